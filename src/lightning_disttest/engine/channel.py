@@ -1,0 +1,122 @@
+"""A channel between two processes: length-prefixed messages over a socket pair, with file descriptors beside them."""
+
+from __future__ import annotations
+
+import array
+import socket
+import struct
+
+from lightning_disttest.engine.messages import Message, decode, encode
+from lightning_disttest.errors import ChannelBroken
+
+_HEADER = struct.Struct("!I")
+_CHUNK = 1 << 18
+_MOST_FDS = 16
+_ANCILLARY = socket.CMSG_LEN(_MOST_FDS * array.array("i").itemsize)
+
+
+def channel_pair() -> tuple[Channel, socket.socket]:
+    """Return a channel and the raw socket of its other end."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+    return Channel(ours), theirs
+
+
+class Channel:
+    """One end of a connection.
+
+    ``receive`` blocks and is for processes that serve one peer; ``receive_available`` never blocks and is for the
+    controller, which listens to many. ``fds`` collects descriptors that arrived, in order.
+    """
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._socket = sock
+        self._buffer = bytearray()
+        self.closed = False
+        self.fds: list[int] = []
+
+    def fileno(self) -> int:
+        """Return the descriptor of this end."""
+        return self._socket.fileno()
+
+    def close(self) -> None:
+        """Close this end."""
+        self.closed = True
+        self._socket.close()
+
+    def send(self, message: Message, fds: tuple[int, ...] = ()) -> None:
+        """Send one message and, beside its first byte, descriptors.
+
+        Raises:
+            OSError: if the other end is gone.
+        """
+        body = encode(message)
+        frame = _HEADER.pack(len(body)) + body
+        if fds:
+            sent = socket.send_fds(self._socket, [frame], list(fds))
+            frame = frame[sent:]
+        self._socket.sendall(frame)
+
+    def receive(self) -> Message | None:
+        """Wait for one message; None when the other end has closed.
+
+        Raises:
+            ChannelBroken: if the stream ended inside a message.
+        """
+        while (message := self._take()) is None:
+            if not self._read(0):
+                return None
+        return message
+
+    def receive_available(self) -> list[Message]:
+        """Return the messages that are there, without waiting; ``closed`` tells the end of the stream.
+
+        Raises:
+            ChannelBroken: if the stream ended inside a message.
+        """
+        if not self.closed:
+            try:
+                while self._read(socket.MSG_DONTWAIT) == _CHUNK:
+                    pass
+            except BlockingIOError:
+                pass
+        messages = []
+        while (message := self._take()) is not None:
+            messages.append(message)
+        return messages
+
+    def _read(self, flags: int) -> int:
+        try:
+            # Not socket.recv_fds, which drops its flags (seen in Python 3.10 to 3.13).
+            chunk, ancillary, _, _ = self._socket.recvmsg(_CHUNK, _ANCILLARY, flags)
+        except ConnectionResetError:
+            chunk, ancillary = b"", []
+        for level, kind, data in ancillary:
+            if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+                fds = array.array("i")
+                fds.frombytes(data[: len(data) - len(data) % fds.itemsize])
+                self.fds.extend(fds)
+        if not chunk:
+            self.closed = True
+            if self._buffer and not self._complete():
+                raise ChannelBroken(self._shortage())
+        self._buffer += chunk
+        return len(chunk)
+
+    def _complete(self) -> bool:
+        size = len(self._buffer)
+        return size >= _HEADER.size and size >= _HEADER.size + int(_HEADER.unpack_from(self._buffer)[0])
+
+    def _take(self) -> Message | None:
+        if not self._complete():
+            return None
+        end = _HEADER.size + int(_HEADER.unpack_from(self._buffer)[0])
+        body = bytes(self._buffer[_HEADER.size : end])
+        del self._buffer[:end]
+        return decode(body)
+
+    def _shortage(self) -> str:
+        if len(self._buffer) < _HEADER.size:
+            return f"it ended after {len(self._buffer)} of the {_HEADER.size} bytes of a message's length"
+        expected = int(_HEADER.unpack_from(self._buffer)[0])
+        received = len(self._buffer) - _HEADER.size
+        return f"it ended after {received} of the {expected} bytes of a message"

@@ -1,0 +1,52 @@
+"""What a process knows of itself as a rank; runs in ranks, and answers None everywhere else."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from lightning_disttest.engine.messages import FromRank
+
+
+@dataclass(slots=True)
+class RankContext:
+    """This process as a rank of a world.
+
+    Attributes:
+        rank: global rank, 0 to ``world_size - 1``; equal to the local rank, as worlds live on one node.
+        world_size: number of ranks; 1 for a standalone test until its Trainer has launched further ranks.
+        kind: ``static``, ``dynamic`` or ``standalone``.
+        device: device type of the world, ``cpu`` or ``cuda``.
+        backend: backend of the default process group; empty when the rank started without one.
+        port: a port on this host that is reserved for this world's rendezvous.
+        nodeid: the test that runs.
+        send: sends a message to the controller.
+        launch: asks the controller for further ranks that run the same test, one per environment; returns pids.
+    """
+
+    rank: int
+    world_size: int
+    kind: str
+    device: str
+    backend: str
+    port: int
+    nodeid: str
+    send: Callable[[FromRank], None]
+    launch: Callable[[list[dict[str, str]]], list[int]]
+
+
+_current: RankContext | None = None
+
+
+def current_rank() -> RankContext | None:
+    """Return the context of this rank, or None in a process that is no rank."""
+    return _current
+
+
+def enter_rank(context: RankContext) -> None:
+    """Declare this process a rank."""
+    global _current
+    _current = context

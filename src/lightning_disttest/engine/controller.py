@@ -1,0 +1,284 @@
+"""The controller: the pytest process. Sends distributed items to ranks and makes one report per phase of theirs."""
+
+from __future__ import annotations
+
+import functools
+import re
+import sys
+import time
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from lightning_disttest.engine import guard, pytest_bridge
+from lightning_disttest.engine.messages import RunItem
+from lightning_disttest.engine.rank import prepare_zygote, rank_main
+from lightning_disttest.engine.supervisor import Supervisor
+from lightning_disttest.engine.testrun import TestRun
+from lightning_disttest.engine.worlds import World, WorldPool, WorldSpec
+from lightning_disttest.errors import UnsafeFork, ZygoteLost
+from lightning_disttest.reporting.merge import Frame, apply_verdict, describe_leaving, merge_subreports
+from lightning_disttest.reporting.verdict import PhaseVerdict, judge
+from lightning_disttest.selection.marks import Plan, plan_of
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Sequence
+
+    from lightning_disttest.engine.testrun import TestRecord
+    from lightning_disttest.reporting.stories import RankStory
+    from lightning_disttest.settings import Settings
+
+_NAME_LENGTH = 30
+
+
+@dataclass(frozen=True, slots=True)
+class _Outcome:
+    """What the ranks made of one item."""
+
+    verdicts: dict[str, PhaseVerdict]
+    stories: Sequence[RankStory]
+    frame: Frame
+
+
+_OUTCOME = pytest.StashKey[_Outcome]()
+
+
+class Controller:
+    """Runs the distributed and standalone items of one session; registered as a plugin while it does."""
+
+    def __init__(self, session: pytest.Session, settings: Settings) -> None:
+        self._session = session
+        self._config = session.config
+        self._settings = settings
+        self._indices = {item: index for index, item in enumerate(session.items)}
+        self._next = _next_of_world(session.items)
+        self._supervisor = Supervisor(live=pytest_bridge.capture_is_off(session.config))
+        self._pool: WorldPool | None = None
+        self._refusal: UnsafeFork | None = None
+
+    def start(self, culprits: list[str]) -> None:
+        """Fork the zygote, if this process can be forked, and take over the items that need ranks."""
+        folder = pytest_bridge.tmp_path_factory(self._config).mktemp("disttest-worlds")
+        try:
+            guard.check_fork(culprits)
+        except UnsafeFork as refusal:
+            self._refusal = refusal
+        else:
+            session = self._session
+            self._supervisor.start(lambda: prepare_zygote(session), functools.partial(rank_main, session))
+            self._pool = WorldPool(self._supervisor, folder)
+        guard.release_torch()
+        for item in self._session.items:
+            if plan_of(item) is not None:
+                _replace_phases(item, self)
+
+    def stop(self) -> None:
+        """End all worlds in order, then the zygote."""
+        try:
+            if self._pool is not None:
+                self._retire_kept(self._pool)
+        finally:
+            if self._pool is not None:
+                self._pool.end_all()
+            self._supervisor.stop()
+
+    @pytest.hookimpl(wrapper=True, trylast=True)
+    def pytest_runtest_makereport(
+        self, item: pytest.Item, call: pytest.CallInfo[None]
+    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        """Put the merged outcome in place of the controller's own, which is empty.
+
+        trylast makes this the innermost wrapper: every other plugin sees the merged report.
+        """
+        report = yield
+        outcome = item.stash.get(_OUTCOME, None)
+        if outcome is None or call.excinfo is not None:
+            return report
+        pytest_bridge.forget_xfail(item)
+        verdict = outcome.verdicts.get(str(report.when), PhaseVerdict("passed"))
+        apply_verdict(report, verdict, outcome.stories, outcome.frame)
+        return report
+
+    def setup(self, item: pytest.Item) -> None:
+        """Run all phases of an item on its ranks; stands in for ``item.setup``."""
+        if _OUTCOME in item.stash:  # a rerun starts anew
+            del item.stash[_OUTCOME]
+        plan = plan_of(item)
+        assert plan is not None
+        if self._refusal is not None:
+            pytest.fail(f"{item.nodeid} cannot run: {self._refusal}", pytrace=False)
+        _skip_without_gpus(plan)
+        assert self._pool is not None
+        try:
+            record, outcome = self._run(item, plan, self._pool)
+        except ZygoteLost as error:
+            pytest.fail(f"{item.nodeid} cannot run: {error}", pytrace=False)
+        item.stash[_OUTCOME] = outcome
+        self._pass_on_warnings(record)
+        if record.exit is not None:
+            rank, stop = record.exit
+            pytest.exit(f"{stop.text} (pytest.exit was called on rank {rank} in {item.nodeid})", stop.returncode)
+
+    def runtest(self, item: pytest.Item) -> None:
+        """Report the subtests of an item; stands in for ``item.runtest``."""
+        outcome = item.stash[_OUTCOME]
+        for report in merge_subreports(outcome.stories, outcome.frame):
+            pytest_bridge.log_report(item, report)
+
+    def teardown(self, item: pytest.Item) -> None:
+        """Stand in for ``item.teardown``: the ranks have ended their fixtures."""
+
+    def _run(self, item: pytest.Item, plan: Plan, pool: WorldPool) -> tuple[TestRecord, _Outcome]:
+        timeout = self._settings.timeout if plan.timeout is None else plan.timeout
+        deadline = time.monotonic() + timeout if timeout else None
+        spec = WorldSpec(plan.kind, plan.world_size, plan.device, plan.backend)
+        world, dead = pool.take(spec)
+        if dead is not None:
+            self._report_late(dead, dead.problems)
+            pool.end(dead)
+        tmp_path = self._make_tmp_path(item)
+        message = RunItem(self._indices[item], self._next.get(item), str(tmp_path))
+        run = TestRun(self._supervisor, pool, world, message, self._revive, self._settings.grace)
+        try:
+            record = run.run(deadline)
+        except BaseException:
+            pool.end(world)
+            raise
+        if record.inherited:
+            self._report_late(world, list(record.inherited))
+        world.last_nodeid = item.nodeid
+        problems = self._release(world, record, pool, message)
+        outcome = self._judge(item, record, problems, timeout)
+        passed = all(verdict.outcome == "passed" for verdict in outcome.verdicts.values())
+        pytest_bridge.retain_tmp_path(self._config, tmp_path, passed)
+        return record, outcome
+
+    def _release(self, world: World, record: TestRecord, pool: WorldPool, message: RunItem) -> list[str]:
+        """Keep the world for the next test, or end it; return the problems of fixtures that ended with it."""
+        all_finished = all(story.fate.value == "finished" for story in record.stories)
+        if world.spec.kind != "static" or not all_finished:
+            pool.end(world)
+        elif not world.healthy or message.next_index is None:
+            return pool.retire(world)
+        else:
+            pool.give_back(world)
+        return []
+
+    def _judge(self, item: pytest.Item, record: TestRecord, problems: list[str], timeout: float) -> _Outcome:
+        path, lineno, _ = item.location
+        frame = Frame(
+            nodeid=item.nodeid,
+            path=path,
+            lineno=(lineno or 0) + 1,
+            world_size=len(record.stories),
+            timeout=timeout,
+            grace=self._settings.grace,
+            rank_output=self._settings.rank_output,
+        )
+        verdicts = judge(record.stories)
+        if problems and verdicts["teardown"].outcome == "passed":
+            verdicts["teardown"] = PhaseVerdict("failed", disagreement=describe_leaving(problems))
+        return _Outcome(verdicts, record.stories, frame)
+
+    def _revive(self, data: dict[str, Any]) -> pytest.TestReport:
+        if isinstance(data.get("longrepr"), list):
+            data["longrepr"] = tuple(data["longrepr"])
+        data["sections"] = [tuple(section) for section in data["sections"]]
+        data["user_properties"] = [tuple(pair) for pair in data["user_properties"]]
+        data["location"] = tuple(data["location"])
+        report: pytest.TestReport = self._config.hook.pytest_report_from_serializable(config=self._config, data=data)
+        return report
+
+    def _make_tmp_path(self, item: pytest.Item) -> Path:
+        """Make the folder that all ranks share, as ``tmp_path`` names it; only name it if no fixture asks for it."""
+        factory = pytest_bridge.tmp_path_factory(self._config)
+        name = re.sub(r"\W", "_", item.name)[:_NAME_LENGTH]
+        if "tmp_path" in getattr(item, "fixturenames", ()):
+            return factory.mktemp(name, numbered=True)
+        return factory.getbasetemp() / f"{name}-{self._indices[item]}"
+
+    def _pass_on_warnings(self, record: TestRecord) -> None:
+        """Record each warning of the ranks once in this process, for the summary."""
+        ranks_of: dict[Any, list[int]] = {}
+        for rank, warning in record.warnings:
+            ranks_of.setdefault(warning, []).append(rank)
+        for warning, ranks in ranks_of.items():
+            everywhere = len(set(ranks)) == len(record.stories)
+            where = "" if everywhere else f" (on rank {', '.join(str(rank) for rank in sorted(set(ranks)))})"
+            message = warnings.WarningMessage(
+                message=f"{warning.message}{where}",
+                category=_find_category(warning.category),
+                filename=warning.filename,
+                lineno=warning.lineno,
+            )
+            self._config.hook.pytest_warning_recorded.call_historic(
+                kwargs={
+                    "warning_message": message,
+                    "when": warning.when,
+                    "nodeid": warning.nodeid,
+                    "location": None,
+                }
+            )
+
+    def _retire_kept(self, pool: WorldPool) -> None:
+        for world in pool.kept():
+            if problems := pool.retire(world):
+                self._report_late(world, problems)
+
+    def _report_late(self, world: World, problems: list[str]) -> None:
+        """Report an error at the last test of a world, whose own report has been given already."""
+        last = next((item for item in self._session.items if item.nodeid == world.last_nodeid), None)
+        if last is None:
+            return
+        item = pytest_bridge.reported_item(self._session, last)
+        report = pytest.TestReport(
+            nodeid=item.nodeid,
+            location=item.location,
+            keywords=dict.fromkeys(item.keywords, 1),
+            outcome="failed",
+            longrepr=f"{last.nodeid}: {describe_leaving(problems)}",
+            when="teardown",
+        )
+        item.ihook.pytest_runtest_logreport(report=report)
+
+
+def _replace_phases(item: pytest.Item, controller: Controller) -> None:
+    """Have pytest's runner call the controller for this item; the protocol and every plugin around it stay."""
+    for phase in ("setup", "runtest", "teardown"):
+        setattr(item, phase, functools.partial(getattr(controller, phase), item))
+
+
+def _next_of_world(items: Sequence[pytest.Item]) -> dict[pytest.Item, int]:
+    """Return for each static item the index of the next one that is planned for the same world."""
+    following: dict[pytest.Item, int] = {}
+    last_seen: dict[tuple[int, str, str], int] = {}
+    for index in range(len(items) - 1, -1, -1):
+        plan = plan_of(items[index])
+        if plan is None or plan.kind != "static":
+            continue
+        key = (plan.world_size, plan.device, plan.backend)
+        if key in last_seen:
+            following[items[index]] = last_seen[key]
+        last_seen[key] = index
+    return following
+
+
+def _skip_without_gpus(plan: Plan) -> None:
+    if plan.device != "cuda":
+        return
+    import torch
+
+    present = torch.cuda.device_count()
+    if present < plan.world_size:
+        pytest.skip(f"needs {plan.world_size} GPUs, {present} found")
+
+
+def _find_category(name: str) -> type[Warning]:
+    module, _, qualname = name.partition(":")
+    found: Any = sys.modules.get(module)
+    for part in qualname.split("."):
+        found = getattr(found, part, None)
+    return found if isinstance(found, type) and issubclass(found, Warning) else UserWarning

@@ -1,0 +1,151 @@
+"""What must hold in the controller before it is forked: no native thread pool, no device in use.
+
+Traps (measured; design notes in docs/explanation/how-it-works.md): after any OpenMP region in the parent, the first
+one in a forked child hangs for ever; CUDA can not be used in a child once the parent has touched it; neither can XLA.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lightning_disttest.engine import processes
+from lightning_disttest.errors import UnsafeFork
+from lightning_disttest.imports import when_imported
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+_CANARY_S = 2
+_CANARY_NUMBERS = 1_000_000
+
+
+class _TorchThreads:
+    """Keeps torch at one intra-op thread from its import to the fork, so that no OpenMP pool exists at the fork.
+
+    Not done by OMP_NUM_THREADS: that would pin numpy's BLAS for ever and leak into subprocesses.
+    """
+
+    def __init__(self) -> None:
+        self._genuine: int | None = None
+        self._wanted: int | None = 1
+
+    def imported(self, torch: ModuleType) -> None:
+        module: Any = torch
+        if self._genuine is None:
+            self._genuine = module.get_num_threads()
+        if self._wanted is not None:
+            module.set_num_threads(self._wanted)
+
+    def use(self, number: int | None) -> None:
+        """Set torch to ``number`` threads, now or when it is imported; None stands for its own number."""
+        self._wanted = number
+        torch: Any = sys.modules.get("torch")
+        if torch is not None and hasattr(torch, "set_num_threads"):
+            torch.set_num_threads(number if number is not None else self._genuine)
+
+
+_threads = _TorchThreads()
+
+
+def watch_torch() -> None:
+    """Hold torch at one thread until ``release_torch``, and keep its CUDA check away from the driver."""
+    os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
+    _threads.use(1)
+    when_imported("torch", _threads.imported)
+
+
+def release_torch() -> None:
+    """Give torch its own number of threads back, after the fork or when there will be none."""
+    _threads.use(None)
+
+
+def use_threads_of_rank(world_size: int) -> None:
+    """Share the cores among the ranks of a world: each gets cores // ranks threads, and at least one."""
+    cores = len(os.sched_getaffinity(0))
+    _threads.use(max(1, cores // world_size) if world_size > 1 else None)
+
+
+class CollectionWatch:
+    """Notes which test modules started native threads or opened a GPU while they were imported."""
+
+    def __init__(self) -> None:
+        self._before: tuple[int, bool] = (0, False)
+        self.culprits: list[str] = []
+
+    def begin(self) -> None:
+        """Called before a module is collected."""
+        self._before = _native_threads(), gpu_is_open()
+
+    def end(self, nodeid: str) -> None:
+        """Called after a module was collected."""
+        threads, gpu = self._before
+        if _native_threads() > threads or (gpu_is_open() and not gpu):
+            self.culprits.append(nodeid)
+
+
+def check_fork(culprits: list[str]) -> None:
+    """Check that this process can be forked and its children can compute.
+
+    Raises:
+        UnsafeFork: if not; the text says why and names the test modules that are to blame, if they are known.
+    """
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return
+    if gpu_is_open():
+        raise UnsafeFork("it has opened a GPU, which a forked process can not use", culprits)
+    if _xla_is_initialized():
+        raise UnsafeFork("it has initialised the XLA runtime, which a forked process can not use", culprits)
+    status = _run_canary(torch)
+    if status != 0:
+        ended = "did not end" if status is None else processes.describe_status(status)
+        raise UnsafeFork(
+            f"a trial fork of it hung in its first parallel computation ({ended}): a thread pool was already running",
+            culprits,
+        )
+
+
+def gpu_is_open() -> bool:
+    """Tell whether this process holds an NVIDIA device open."""
+    return any(target.startswith("/dev/nvidia") for target in _open_files())
+
+
+def _run_canary(torch: ModuleType) -> int | None:
+    def main() -> int:
+        module: Any = torch
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.alarm(_CANARY_S)
+        module.set_num_threads(max(2, len(os.sched_getaffinity(0))))
+        module.ones(_CANARY_NUMBERS).sum()
+        return 0
+
+    return processes.end_child(processes.fork(main), _CANARY_S + 3)
+
+
+def _xla_is_initialized() -> bool:
+    xla: Any = sys.modules.get("torch_xla")
+    return xla is not None and bool(xla._XLAC._xla_runtime_is_initialized())
+
+
+def _native_threads() -> int:
+    try:
+        return len(os.listdir("/proc/self/task"))  # noqa: PTH208  ten times cheaper than Path.iterdir
+    except OSError:
+        return 0
+
+
+def _open_files() -> list[str]:
+    targets = []
+    try:
+        for entry in Path("/proc/self/fd").iterdir():
+            try:
+                targets.append(os.readlink(entry))
+            except OSError:
+                continue  # it was closed meanwhile: the directory's own descriptor always is
+    except OSError:
+        return []
+    return targets

@@ -1,0 +1,226 @@
+"""The messages between controller, zygote and ranks: frozen, typed, plain data on the wire.
+
+Four directions, one union each. A message travels as one JSON object ``{"type": name, ...fields}``, so nothing is
+ever pickled and a field can only hold plain data.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, fields
+from typing import Any, Union
+
+from lightning_disttest.errors import ChannelBroken
+
+
+@dataclass(frozen=True, slots=True)
+class ForkRank:
+    """Controller to zygote: fork a rank. The rank's ends of five files travel with it (see ``output.RankFiles``)."""
+
+    token: int
+    rank: int
+    world_size: int
+    kind: str
+    device: str
+    backend: str
+    store: str
+    port: int
+    environment: dict[str, str]
+    replace_environment: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SignalRank:
+    """Controller to zygote: send a signal to a rank (0: not at all) and, on request, to its whole process group."""
+
+    token: int
+    signum: int
+    group: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RankForked:
+    """Zygote to controller: the rank has this pid."""
+
+    token: int
+    pid: int
+
+
+@dataclass(frozen=True, slots=True)
+class RankEnded:
+    """Zygote to controller: the rank was reaped; ``status`` is that of ``os.waitpid``."""
+
+    token: int
+    status: int
+
+
+@dataclass(frozen=True, slots=True)
+class RunItem:
+    """Controller to rank: run the item with this index in ``session.items``.
+
+    ``next_index`` is the item planned next for this world (None: fixtures of every scope end with this item).
+    """
+
+    index: int
+    next_index: int | None
+    tmp_path: str
+
+
+@dataclass(frozen=True, slots=True)
+class Retire:
+    """Controller to rank: end open fixtures, run exit handlers, leave."""
+
+
+@dataclass(frozen=True, slots=True)
+class RanksLaunched:
+    """Controller to rank: the answer to ``LaunchRanks``; ``problem`` is empty if the ranks were started."""
+
+    pids: list[int]
+    problem: str
+
+
+@dataclass(frozen=True, slots=True)
+class RankReady:
+    """Rank to controller: joined the world, waiting for items."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReportMade:
+    """Rank to controller: one report of pytest, made serialisable by pytest itself."""
+
+    report: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class WarningRecorded:
+    """Rank to controller: one warning that pytest recorded."""
+
+    category: str
+    message: str
+    filename: str
+    lineno: int
+    when: str
+    nodeid: str
+
+
+@dataclass(frozen=True, slots=True)
+class ValueRecorded:
+    """Rank to controller: the test called ``world.record(name, value)``."""
+
+    name: str
+    value: Any
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchRanks:
+    """Rank to controller: a launcher wants further ranks, one per environment, for the item that runs."""
+
+    environments: list[dict[str, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class FixturesFailed:
+    """Rank to controller: fixtures that the previous item had left open failed to end; ``problems`` are tracebacks."""
+
+    problems: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class ItemFinished:
+    """Rank to controller: every phase of the item was reported. ``intact``: the default process group is still there."""
+
+    index: int
+    intact: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Interrupted:
+    """Rank to controller: the run of an item was left by an exception that pytest does not turn into a report.
+
+    ``kind`` is ``exit`` (pytest.exit), ``keyboard`` (KeyboardInterrupt) or ``internal`` (anything else).
+    """
+
+    kind: str
+    text: str
+    returncode: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class JoinFailed:
+    """Rank to controller: the rank could not join its world."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Retired:
+    """Rank to controller: about to leave; ``problems`` are tracebacks of fixtures that failed to end."""
+
+    problems: list[str]
+
+
+ToZygote = Union[ForkRank, SignalRank]
+FromZygote = Union[RankForked, RankEnded]
+ToRank = Union[RunItem, Retire, RanksLaunched]
+FromRank = Union[
+    RankReady,
+    ReportMade,
+    WarningRecorded,
+    ValueRecorded,
+    LaunchRanks,
+    FixturesFailed,
+    ItemFinished,
+    Interrupted,
+    JoinFailed,
+    Retired,
+]
+Message = Union[ToZygote, FromZygote, ToRank, FromRank]
+
+MESSAGES: dict[str, type[Any]] = {
+    cls.__name__: cls
+    for cls in (
+        ForkRank,
+        SignalRank,
+        RankForked,
+        RankEnded,
+        RunItem,
+        Retire,
+        RanksLaunched,
+        RankReady,
+        ReportMade,
+        WarningRecorded,
+        ValueRecorded,
+        LaunchRanks,
+        FixturesFailed,
+        ItemFinished,
+        Interrupted,
+        JoinFailed,
+        Retired,
+    )
+}
+_FIELDS = {name: tuple(field.name for field in fields(cls)) for name, cls in MESSAGES.items()}
+
+
+def encode(message: Message) -> bytes:
+    """Return the bytes of a message.
+
+    Values inside a report that are not plain data (``user_properties`` may hold anything) travel as their ``repr``.
+    """
+    name = type(message).__name__
+    body = {field: getattr(message, field) for field in _FIELDS[name]}
+    body["type"] = name
+    return json.dumps(body, default=repr, check_circular=False).encode()
+
+
+def decode(data: bytes) -> Message:
+    """Return the message that ``data`` holds.
+
+    Raises:
+        ChannelBroken: if it is no message, or one with other fields than ours.
+    """
+    try:
+        body = json.loads(data)
+        message: Message = MESSAGES[body.pop("type")](**body)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ChannelBroken(f"not a message: {data[:80]!r} ({error})") from error
+    return message

@@ -1,0 +1,101 @@
+"""The files of a rank: its channel, its raw output, and files that keep its captured output and stacks readable.
+
+The controller makes them, the rank writes them. Because the controller holds them too, the last lines and the
+stacks of a rank can be read after it was killed.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from dataclasses import dataclass
+from typing import IO
+
+FILES_PER_RANK = 5
+_TAIL_BYTES = 1 << 14
+
+
+@dataclass(frozen=True, slots=True)
+class RankFds:
+    """The rank's side, as descriptors: channel, raw output (fd 1 and 2), captured stdout, captured stderr, stacks."""
+
+    channel: int
+    raw: int
+    stdout: int
+    stderr: int
+    stacks: int
+
+
+class RankFiles:
+    """The controller's side of the files of one rank."""
+
+    def __init__(self, rank: int, live: bool) -> None:
+        self._rank = rank
+        self._live = live
+        self.raw, self._raw_end = os.pipe()
+        os.set_blocking(self.raw, False)
+        self.raw_open = True
+        self._pending = b""
+        self._recent = b""
+        self._stdout: IO[bytes] = tempfile.TemporaryFile(buffering=0)
+        self._stderr: IO[bytes] = tempfile.TemporaryFile(buffering=0)
+        self._stacks: IO[bytes] = tempfile.TemporaryFile(buffering=0)
+
+    def rank_ends(self) -> tuple[int, int, int, int]:
+        """Return the descriptors that the rank gets beside its channel."""
+        return self._raw_end, self._stdout.fileno(), self._stderr.fileno(), self._stacks.fileno()
+
+    def handed_over(self) -> None:
+        """Close what only the rank needs, so that the end of its raw output can be seen."""
+        os.close(self._raw_end)
+
+    def read_raw(self) -> None:
+        """Take what the rank wrote to its raw output; with ``-s`` show it, line by line, with the rank's number."""
+        try:
+            chunk = os.read(self.raw, 1 << 16)
+        except BlockingIOError:
+            return
+        if not chunk:
+            self.raw_open = False
+        self._recent = (self._recent + chunk)[-_TAIL_BYTES:]
+        if self._live:
+            self._show(chunk)
+
+    def forget_raw(self) -> None:
+        """Start a new test: what was written before is not among its last lines."""
+        self._recent = b""
+
+    def last_output(self) -> str:
+        """Return the last output of the rank that no report carries: captured in the open phase, and raw."""
+        parts = [_tail(self._stdout), _tail(self._stderr), self._recent]
+        return "".join(part.decode(errors="replace") for part in parts if part)
+
+    def stacks(self) -> str:
+        """Return the Python stacks that the rank was last asked for."""
+        return _tail(self._stacks).decode(errors="replace")
+
+    def forget_stacks(self) -> None:
+        """Empty the file of stacks before they are asked for."""
+        self._stacks.truncate(0)
+        self._stacks.seek(0)
+
+    def close(self) -> None:
+        """Close every file, after showing what is left of the raw output."""
+        if self._live and self._pending:
+            self._show(b"\n")
+        os.close(self.raw)
+        self.raw_open = False
+        for file in (self._stdout, self._stderr, self._stacks):
+            file.close()
+
+    def _show(self, chunk: bytes) -> None:
+        *lines, self._pending = (self._pending + chunk).split(b"\n")
+        for line in lines:
+            sys.stdout.write(f"[rank {self._rank}] {line.decode(errors='replace')}\n")
+        sys.stdout.flush()
+
+
+def _tail(file: IO[bytes]) -> bytes:
+    size = os.fstat(file.fileno()).st_size
+    return os.pread(file.fileno(), _TAIL_BYTES, max(0, size - _TAIL_BYTES))

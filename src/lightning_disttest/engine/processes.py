@@ -1,0 +1,153 @@
+"""The only place that forks, signals and reaps processes."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import os
+import signal
+import sys
+import time
+import traceback
+import warnings
+from typing import TYPE_CHECKING
+
+import psutil
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+_POLL_S = 0.002
+_STAMP = "DISTTEST_RANK_PID"
+
+
+def fork(main: Callable[[], int]) -> int:
+    """Fork; the child runs ``main``, leaves with its return value as status and never returns. Return the pid.
+
+    Python 3.12 and newer warn about every fork of a process with threads (numpy's BLAS has some); whether this
+    process can be forked was checked by ``guard.check_fork`` before, so the warning is switched off here.
+    """
+    sys.stdout.flush()
+    sys.stderr.flush()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        pid = os.fork()
+    if pid:
+        return pid
+    status = 70
+    try:
+        status = main()
+    except BaseException:  # noqa: BLE001  the child must not run its parent's code
+        traceback.print_exc(file=sys.__stderr__)
+    finally:
+        os._exit(status)
+
+
+def die_with_parent(parent: int) -> None:
+    """Have the kernel kill this process when its parent ends; leave at once if that has happened already."""
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(0)
+
+
+def become_subreaper() -> None:
+    """Become the parent of descendants whose own parent ends, so that none can escape."""
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def freeze_memory() -> None:
+    """Keep the collector off the objects that are there, so that forks go on sharing their pages."""
+    gc.freeze()
+
+
+def signal_process(pid: int, signum: int, *, group: bool = False) -> None:
+    """Send a signal to a process, or to the process group that it leads; one that is gone is no error."""
+    try:
+        if group:
+            os.killpg(pid, signum)
+        else:
+            os.kill(pid, signum)
+    except ProcessLookupError:
+        pass
+
+
+def has_ended(pid: int) -> bool:
+    """Tell whether a child has ended, without reaping it: its pid and group stay reserved until ``reap``."""
+    try:
+        return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+    except ChildProcessError:
+        return True
+
+
+def reap(pid: int) -> int:
+    """Reap a child that has ended and return its status as ``os.waitpid`` gives it."""
+    try:
+        return os.waitpid(pid, 0)[1]
+    except ChildProcessError:
+        return 0
+
+
+def wait_for_end(pid: int, seconds: float) -> int | None:
+    """Reap a child that ends within ``seconds`` and return its status, or None."""
+    deadline = time.monotonic() + seconds
+    while not has_ended(pid):
+        if time.monotonic() > deadline:
+            return None
+        time.sleep(_POLL_S)
+    return reap(pid)
+
+
+def end_child(pid: int, seconds: float) -> int | None:
+    """Wait ``seconds`` for a child to end by itself, then kill it; return its status."""
+    status = wait_for_end(pid, seconds)
+    if status is None:
+        signal_process(pid, signal.SIGKILL)
+        status = wait_for_end(pid, 5.0)
+    return status
+
+
+def kill_orphans(keep: Iterable[int], owner: int | None) -> None:
+    """Kill the children of this process that are not in ``keep``, with all of their descendants, and reap them.
+
+    Orphans have come here because this process is a subreaper. With ``owner``, only those are killed that descend
+    from this process: they are in its session, or carry its stamp in their environment (see ``stamp``).
+    """
+    kept = set(keep)
+    orphans = [child for child in psutil.Process().children() if child.pid not in kept]
+    if owner is not None:
+        orphans = [orphan for orphan in orphans if _descends(orphan, owner)]
+    for orphan in orphans:
+        for process in (*orphan.children(recursive=True), orphan):
+            signal_process(process.pid, signal.SIGKILL)
+    for orphan in orphans:
+        wait_for_end(orphan.pid, 1.0)
+
+
+def stamp() -> None:
+    """Mark what this process will start, so that ``kill_orphans`` knows it even in a session of its own."""
+    os.environ[_STAMP] = str(os.getpid())
+
+
+def _descends(orphan: psutil.Process, owner: int) -> bool:
+    try:
+        return os.getsid(orphan.pid) == owner or orphan.environ().get(_STAMP) == str(owner)
+    except (ProcessLookupError, psutil.Error):
+        return False
+
+
+def describe_status(status: int) -> str:
+    """Return a status of ``os.waitpid`` in words: ``killed by SIGKILL`` or ``exited with status 3``."""
+    code = os.waitstatus_to_exitcode(status)
+    if code >= 0:
+        return f"exited with status {code}"
+    try:
+        return f"killed by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"killed by signal {-code}"
+
+
+def _prctl(option: int, value: int) -> None:
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0)

@@ -1,0 +1,163 @@
+"""A rank: forked from the zygote, joins its world, runs items that the controller names, leaves when told."""
+
+from __future__ import annotations
+
+import atexit
+import faulthandler
+import os
+import signal
+import socket
+import sys
+import threading
+import traceback
+from typing import TYPE_CHECKING
+
+import pytest
+
+from lightning_disttest.engine import guard, processes, pytest_bridge, rendezvous
+from lightning_disttest.engine.channel import Channel
+from lightning_disttest.engine.context import RankContext, enter_rank
+from lightning_disttest.engine.messages import (
+    FixturesFailed,
+    ForkRank,
+    FromRank,
+    Interrupted,
+    ItemFinished,
+    JoinFailed,
+    LaunchRanks,
+    RankReady,
+    RanksLaunched,
+    Retire,
+    Retired,
+    RunItem,
+)
+from lightning_disttest.errors import LaunchFailed
+
+if TYPE_CHECKING:
+    from lightning_disttest.engine.output import RankFds
+
+# A real-time signal that nobody uses: Lightning takes SIGUSR1, SIGUSR2 and SIGTERM for itself.
+STACKS_SIGNAL = signal.SIGRTMIN + 7
+
+
+class Rank:
+    """Serves the controller until it is told to retire."""
+
+    def __init__(self, session: pytest.Session, request: ForkRank, fds: RankFds) -> None:
+        self._session = session
+        self._request = request
+        self._fds = fds
+        self._channel = Channel(socket.socket(fileno=fds.channel))
+        self._sending = threading.Lock()
+        self._tmp_path = ""
+        self._context = RankContext(
+            rank=request.rank,
+            world_size=request.world_size,
+            kind=request.kind,
+            device=request.device,
+            backend=request.backend,
+            port=request.port,
+            nodeid="",
+            send=self._send,
+            launch=self._launch,
+        )
+        self._runner = pytest_bridge.ItemRunner(session, self._send)
+
+    def run(self) -> int:
+        """Serve the controller; return the exit status."""
+        if not self._join():
+            return 1
+        self._session.config.hook.pytest_disttest_rank_start(config=self._session.config, rank=self._context)
+        self._send(RankReady())
+        while (message := self._channel.receive()) is not None:
+            if isinstance(message, RunItem):
+                if not self._run_item(message):
+                    return 1
+            elif isinstance(message, Retire):
+                self._retire()
+                return 0
+            else:
+                raise AssertionError(f"a rank does not take {message!r} between items")
+        return 0
+
+    def _join(self) -> bool:
+        enter_rank(self._context)
+        pytest_bridge.share_tmp_path(self._session.config, lambda: self._tmp_path)
+        if self._request.backend:
+            try:
+                rendezvous.join_world(self._request)
+            except Exception:  # noqa: BLE001  whatever it is, the controller has to hear it
+                self._send(JoinFailed(traceback.format_exc()))
+                return False
+        return True
+
+    def _run_item(self, message: RunItem) -> bool:
+        items = self._session.items
+        item = items[message.index]
+        nextitem = None if message.next_index is None else items[message.next_index]
+        self._tmp_path = message.tmp_path
+        self._context.nodeid = item.nodeid
+        # A fixture of the last test may have reset the handlers of all signals (Lightning's conftest does).
+        faulthandler.register(STACKS_SIGNAL, file=self._fds.stacks, all_threads=True)
+        if self._request.kind == "standalone":
+            pytest_bridge.name_single_test(item)
+        problems = self._runner.end_fixtures(item)
+        if problems:
+            self._send(FixturesFailed(problems))
+        interrupted = self._run_protocol(item, nextitem)
+        if interrupted is not None:
+            self._send(interrupted)
+            return False
+        intact = rendezvous.world_is_intact() if self._request.backend else True
+        self._send(ItemFinished(message.index, intact))
+        return True
+
+    def _run_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> Interrupted | None:
+        try:
+            self._runner.run(item, nextitem)
+        except pytest.exit.Exception as stop:
+            return Interrupted("exit", str(stop), stop.returncode)
+        except KeyboardInterrupt:
+            return Interrupted("keyboard", traceback.format_exc(), None)
+        except BaseException:  # noqa: BLE001  an internal error of pytest on a rank is a failure of this test
+            return Interrupted("internal", traceback.format_exc(), None)
+        return None
+
+    def _retire(self) -> None:
+        problems = self._runner.end_fixtures(None)
+        atexit._run_exitfuncs()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        self._send(Retired(problems))
+
+    def _send(self, message: FromRank) -> None:
+        with self._sending:
+            self._channel.send(message)
+
+    def _launch(self, environments: list[dict[str, str]]) -> list[int]:
+        self._send(LaunchRanks(environments))
+        answer = self._channel.receive()
+        if not isinstance(answer, RanksLaunched) or answer.problem:
+            raise LaunchFailed(answer.problem if isinstance(answer, RanksLaunched) else "pytest has ended")
+        return answer.pids
+
+
+def rank_main(session: pytest.Session, request: ForkRank, fds: RankFds) -> int:
+    """Become a rank of ``request``; called in a process that was just forked from the zygote."""
+    os.setsid()
+    atexit._clear()
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    if request.replace_environment:
+        os.environ.clear()
+    os.environ.update(request.environment)
+    processes.stamp()
+    pytest_bridge.redirect_output(session.config, fds)
+    faulthandler.enable(file=fds.stacks, all_threads=True)
+    guard.use_threads_of_rank(request.world_size)
+    return Rank(session, request, fds).run()
+
+
+def prepare_zygote(session: pytest.Session) -> None:
+    """Detach a new zygote from what belongs to the controller alone; called in the zygote."""
+    rendezvous.hide_foreign_variables()
+    pytest_bridge.detach_from_worker(session.config)

@@ -1,0 +1,173 @@
+"""Worlds as the controller keeps them: made when a test needs one, reused if static, replaced after any failure."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from lightning_disttest.engine import processes
+from lightning_disttest.engine.messages import (
+    ForkRank,
+    JoinFailed,
+    Retire,
+    Retired,
+)
+from lightning_disttest.engine.rendezvous import ReservedPort, rank_environment
+from lightning_disttest.engine.supervisor import Ended, RankHandle, Supervisor
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+RETIRE_S = 10.0
+TERM_S = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class WorldSpec:
+    """What a test asks of its world. Static tests with equal specs share one; backend '' means no process group."""
+
+    kind: str
+    world_size: int
+    device: str
+    backend: str
+
+
+@dataclass(eq=False, slots=True)
+class World:
+    """The ranks of one world; a standalone test's world starts with one rank and may grow."""
+
+    spec: WorldSpec
+    ranks: list[RankHandle]
+    port: ReservedPort
+    store: Path
+    healthy: bool = True
+    last_nodeid: str = ""
+    problems: list[str] = field(default_factory=list)
+
+
+class WorldPool:
+    """Makes, keeps and ends the worlds of one controller."""
+
+    def __init__(self, supervisor: Supervisor, folder: Path) -> None:
+        self._supervisor = supervisor
+        self._folder = folder
+        self._numbers = itertools.count()
+        self._kept: dict[WorldSpec, World] = {}
+        self._open: list[World] = []
+
+    def take(self, spec: WorldSpec) -> tuple[World, World | None]:
+        """Return a healthy world for ``spec`` and, if a kept one was found dead, that one, to be reported."""
+        kept = self._kept.pop(spec, None)
+        if kept is not None and not self._died_idle(kept):
+            return kept, None
+        return self._make(spec), kept
+
+    def give_back(self, world: World) -> None:
+        """Keep a static world that is still healthy."""
+        if world.healthy and world.spec.kind == "static":
+            self._kept[world.spec] = world
+
+    def grow(self, world: World, environment: dict[str, str]) -> RankHandle:
+        """Add a rank to a standalone test's world: the one that the environment of a launcher describes."""
+        rank = int(environment.get("LOCAL_RANK", len(world.ranks)))
+        size = int(environment.get("WORLD_SIZE", rank + 1))
+        handle = self._start(world, rank, size, environment, replace=True)
+        world.ranks.append(handle)
+        return handle
+
+    def retire(self, world: World) -> list[str]:
+        """End a world whose ranks are idle: fixtures end, exit handlers run. Return what went wrong."""
+        for handle in world.ranks:
+            handle.send(Retire())
+        self._supervisor.wait_until(lambda: all(rank.status is not None for rank in world.ranks), RETIRE_S)
+        problems = list(world.problems)
+        for handle in world.ranks:
+            problems += _retire_problems(handle)
+        self.end(world)
+        return problems
+
+    def end(self, world: World) -> None:
+        """End a world at once, whatever its ranks are doing, and release all that it holds."""
+        world.healthy = False
+        living = [handle for handle in world.ranks if handle.status is None]
+        if living:
+            self._supervisor.end(living, TERM_S)
+        for handle in world.ranks:
+            self._supervisor.forget(handle)
+        world.port.close()
+        world.store.unlink(missing_ok=True)
+        if world in self._open:
+            self._open.remove(world)
+        self._kept.pop(world.spec, None)
+
+    def kept(self) -> Iterable[World]:
+        """Return the static worlds that are kept now."""
+        return list(self._kept.values())
+
+    def end_all(self) -> None:
+        """End every world that is left, at once."""
+        for world in list(self._open):
+            self.end(world)
+
+    def _make(self, spec: WorldSpec) -> World:
+        store = self._folder / f"store-{next(self._numbers)}"
+        world = World(spec, [], ReservedPort(), store)
+        self._open.append(world)
+        for rank in range(spec.world_size):
+            environment = (
+                rank_environment(rank, spec.world_size, world.port.number)
+                if spec.backend
+                else {"STANDALONE_PORT": str(world.port.number)}
+            )
+            world.ranks.append(self._start(world, rank, spec.world_size, environment, replace=False))
+        return world
+
+    def _start(self, world: World, rank: int, size: int, environment: dict[str, str], *, replace: bool) -> RankHandle:
+        spec = world.spec
+        return self._supervisor.start_rank(
+            rank,
+            lambda token: ForkRank(
+                token=token,
+                rank=rank,
+                world_size=size,
+                kind=spec.kind,
+                device=spec.device,
+                backend=spec.backend,
+                store=str(world.store),
+                port=world.port.number,
+                environment=environment,
+                replace_environment=replace,
+            ),
+        )
+
+    def _died_idle(self, world: World) -> bool:
+        self._supervisor.poll(0)
+        ended = [handle for handle in world.ranks if handle.status is not None]
+        for handle in ended:
+            assert handle.status is not None
+            what = processes.describe_status(handle.status)
+            world.problems.append(f"rank {handle.rank} (pid {handle.pid}) {what} between two tests")
+        if ended:
+            world.healthy = False
+        return bool(ended)
+
+
+def _retire_problems(handle: RankHandle) -> list[str]:
+    """Return what went wrong on one rank from its last item to its end."""
+    problems = []
+    retired = False
+    for _, _, event in handle.inbox:
+        if isinstance(event, Retired):
+            retired = True
+            problems += [f"rank {handle.rank} (pid {handle.pid}):\n{text}" for text in event.problems]
+        elif isinstance(event, Ended) and (event.status != 0 or not retired):
+            what = processes.describe_status(event.status)
+            problems.append(f"rank {handle.rank} (pid {handle.pid}) {what} while it was leaving")
+        elif isinstance(event, JoinFailed):
+            problems.append(f"rank {handle.rank} (pid {handle.pid}):\n{event.text}")
+    handle.inbox.clear()
+    if handle.status is None:
+        problems.append(f"rank {handle.rank} (pid {handle.pid}) did not leave within {RETIRE_S:g} s and was killed")
+    return problems

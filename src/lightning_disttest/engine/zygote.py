@@ -1,0 +1,126 @@
+"""The zygote: a pristine copy of the controller, forked before any test has run. It forks ranks and reaps them."""
+
+from __future__ import annotations
+
+import os
+import selectors
+import signal
+from typing import TYPE_CHECKING
+
+from lightning_disttest.engine import processes
+from lightning_disttest.engine.channel import Channel
+from lightning_disttest.engine.messages import ForkRank, RankEnded, RankForked, SignalRank
+from lightning_disttest.engine.output import FILES_PER_RANK, RankFds
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    RankMain = Callable[[ForkRank, RankFds], int]
+
+
+class Zygote:
+    """Serves the controller until the controller's end of the channel closes; then ends every rank."""
+
+    def __init__(self, control: Channel, rank_main: RankMain) -> None:
+        self._control = control
+        self._rank_main = rank_main
+        self._tokens: dict[int, int] = {}
+        self._wake_read, self._wake_write = os.pipe()
+
+    def run(self) -> int:
+        """Fork, signal and reap as the controller asks; return the exit status."""
+        self._listen_to_children()
+        try:
+            self._loop()
+        except OSError:
+            pass  # a send failed because the controller is gone
+        finally:
+            self._end_all()
+        return 0
+
+    def _loop(self) -> None:
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._control, selectors.EVENT_READ)
+            selector.register(self._wake_read, selectors.EVENT_READ)
+            while not self._control.closed:
+                selector.select()
+                self._drain_wakeups()
+                self._serve()
+                self._reap_ended()
+
+    def _listen_to_children(self) -> None:
+        os.set_blocking(self._wake_read, False)
+        os.set_blocking(self._wake_write, False)
+        signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+
+    def _drain_wakeups(self) -> None:
+        try:
+            os.read(self._wake_read, 4096)
+        except BlockingIOError:
+            pass
+
+    def _serve(self) -> None:
+        for message in self._control.receive_available():
+            if isinstance(message, ForkRank):
+                self._fork_rank(message)
+            elif isinstance(message, SignalRank):
+                self._signal_rank(message)
+            else:
+                raise AssertionError(f"the zygote does not take {message!r}")
+
+    def _fork_rank(self, request: ForkRank) -> None:
+        fds = RankFds(*self._control.fds[:FILES_PER_RANK])
+        del self._control.fds[:FILES_PER_RANK]
+        zygote = os.getpid()
+        pid = processes.fork(lambda: self._become_rank(zygote, request, fds))
+        self._tokens[pid] = request.token
+        for fd in (fds.channel, fds.raw, fds.stdout, fds.stderr, fds.stacks):
+            os.close(fd)
+        self._control.send(RankForked(request.token, pid))
+
+    def _become_rank(self, zygote: int, request: ForkRank, fds: RankFds) -> int:
+        processes.die_with_parent(zygote)
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        self._control.close()
+        os.close(self._wake_read)
+        os.close(self._wake_write)
+        return self._rank_main(request, fds)
+
+    def _signal_rank(self, request: SignalRank) -> None:
+        for pid, token in self._tokens.items():
+            if token == request.token:
+                processes.signal_process(pid, request.signum, group=request.group)
+
+    def _reap_ended(self) -> None:
+        ended = [pid for pid in self._tokens if processes.has_ended(pid)]
+        for pid in ended:
+            # Before it is reaped, its pid still names its process group and nobody else's.
+            processes.signal_process(pid, signal.SIGKILL, group=True)
+            token = self._tokens.pop(pid)
+            status = processes.reap(pid)
+            processes.kill_orphans(keep=self._tokens, owner=pid if self._tokens else None)
+            self._control.send(RankEnded(token, status))
+
+    def _end_all(self) -> None:
+        for pid in self._tokens:
+            processes.signal_process(pid, signal.SIGKILL, group=True)
+            processes.reap(pid)
+        processes.kill_orphans(keep=(), owner=None)
+
+
+def zygote_main(control: Channel, controller: int, prepare: Callable[[], None], rank_main: RankMain) -> int:
+    """Run the zygote; ``prepare`` detaches it from what belongs to the controller alone.
+
+    It leads a session of its own, so that a Ctrl-C at the terminal reaches the controller only, which then ends
+    the ranks in order.
+    """
+    os.setsid()
+    processes.die_with_parent(controller)
+    processes.become_subreaper()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    prepare()
+    processes.freeze_memory()
+    return Zygote(control, rank_main).run()

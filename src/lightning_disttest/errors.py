@@ -1,0 +1,136 @@
+"""Every error that this package raises, in one place: the constructors take facts and write the text."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+
+class DisttestError(Exception):
+    """Base of all errors of lightning_disttest."""
+
+
+class UsageFault(DisttestError):
+    """Base of mistakes of the user that end the run before it begins, as pytest's usage errors (exit code 4)."""
+
+
+class InvalidMarks(UsageFault):
+    """Raised after collection when tests carry marks that cannot be served."""
+
+    def __init__(self, problems: Sequence[tuple[str, str]]) -> None:
+        lines = [f"  {nodeid}: {problem}" for nodeid, problem in problems]
+        plural = "s" if len(lines) != 1 else ""
+        super().__init__(f"lightning_disttest: {len(lines)} test{plural} with invalid marks\n" + "\n".join(lines))
+
+
+class InvalidSetting(UsageFault):
+    """Raised when an option has a value that is not legal, wherever it came from."""
+
+    def __init__(self, name: str, value: object, source: str, legal: str) -> None:
+        super().__init__(f"lightning_disttest: {source} gives {name} the value {value!r}; legal is {legal}")
+
+
+class UnsafeFork(DisttestError):
+    """Raised for each test with ranks when this process can not be forked safely."""
+
+    def __init__(self, reason: str, culprits: Sequence[str]) -> None:
+        where = (
+            f"It happened while {', '.join(culprits)} was collected."
+            if culprits
+            else "No test module could be identified: a conftest, a plugin or the caller of pytest did it."
+        )
+        super().__init__(
+            f"ranks cannot be forked from this process: {reason}.\n{where}\n"
+            "Move that work out of import time, into a fixture or a test, and ranks can be forked again."
+        )
+
+
+class ZygoteLost(DisttestError):
+    """Raised for each test with ranks after the process that ranks are forked from has ended."""
+
+    def __init__(self, pid: int) -> None:
+        super().__init__(
+            f"the process that ranks are forked from (pid {pid}) has ended, so no rank can be started any more; "
+            "was it killed by hand or by the kernel (out of memory)? Run the remaining tests again."
+        )
+
+
+class ChannelBroken(DisttestError):
+    """Raised when a channel ended in the middle of a message, or carried something that is no message."""
+
+    def __init__(self, problem: str) -> None:
+        super().__init__(f"a channel between processes broke: {problem}")
+
+
+class WorldNotJoined(DisttestError):
+    """Raised on a rank that could not join its process group."""
+
+    def __init__(self, rank: int, world_size: int, backend: str, reason: str) -> None:
+        super().__init__(
+            f"rank {rank} could not join the {backend} world of {world_size}: {reason}. "
+            "Is the backend built into this torch, and is the device there?"
+        )
+
+
+class GroupAlreadyExists(DisttestError, RuntimeError):
+    """Raised by ``torch.distributed.init_process_group`` inside a world, which already has its group."""
+
+    def __init__(self, nodeid: str, rank: int, world_size: int, backend: str) -> None:
+        super().__init__(
+            f"{nodeid} called torch.distributed.init_process_group on rank {rank}, but a distributed test runs "
+            f"in a process group already ({backend}, world_size {world_size}). "
+            "Remove the call; or mark the test with @pytest.mark.standalone to start without a group."
+        )
+
+
+class RelaunchRefused(DisttestError, RuntimeError):
+    """Raised when a Trainer or Fabric is about to start pytest again for its other ranks (issue 4397 of Lightning)."""
+
+    def __init__(self, nodeid: str, num_processes: int, advice: str) -> None:
+        super().__init__(
+            f"{nodeid}: this strategy would launch {num_processes - 1} more process(es) by running the current "
+            f"command line, which is pytest itself, again. {advice}"
+        )
+
+
+class LaunchFailed(DisttestError, RuntimeError):
+    """Raised in a standalone test when its further ranks could not be started."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"the other ranks of this standalone test could not be started: {reason}")
+
+
+class WorldMismatch(DisttestError, ValueError):
+    """Raised by ``trainer_factory`` when its arguments do not fit the world of the test."""
+
+    def __init__(self, argument: str, value: object, world_size: int) -> None:
+        super().__init__(
+            f"{argument}={value!r} does not fit this test, which runs on each rank of a world of {world_size}. "
+            f"Leave {argument} out, or change world_size in the test's mark."
+        )
+
+
+class BarrierTimeout(DisttestError, TimeoutError):
+    """Raised by ``world.barrier`` when not all ranks arrived within its limit."""
+
+    def __init__(self, rank: int, seconds: float, reason: str) -> None:
+        super().__init__(f"rank {rank} waited {seconds:g} s in world.barrier() for the other ranks: {reason}")
+
+
+class NotRecordable(DisttestError, TypeError):
+    """Raised by ``world.record`` for a value that is not plain data, a tensor or an array."""
+
+    def __init__(self, name: str, value: object) -> None:
+        super().__init__(
+            f"world.record({name!r}, ...) takes numbers, strings, booleans, None, lists, dicts with string keys, "
+            f"tensors and arrays; got {type(value).__name__}"
+        )
+
+
+class MissingPackage(DisttestError, ImportError):
+    """Raised by a fixture that needs a package which is not installed."""
+
+    def __init__(self, what: str, packages: Iterable[str]) -> None:
+        super().__init__(f"{what} needs one of these packages, and none is installed: {', '.join(packages)}")

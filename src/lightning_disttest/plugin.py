@@ -1,0 +1,183 @@
+"""The pytest plugin: options, marks, hooks and fixtures. It delegates everything, and imports neither torch nor Lightning."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+from lightning_disttest import hookspecs
+from lightning_disttest.engine import guard
+from lightning_disttest.errors import UsageFault
+from lightning_disttest.selection import filters, marks
+from lightning_disttest.settings import SETTINGS, add_options, resolve
+from lightning_disttest.strategies import launchers
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Iterator
+    from pathlib import Path
+
+    from lightning_disttest.engine.context import RankContext
+    from lightning_disttest.strategies.trainer import TrainerFactory
+    from lightning_disttest.world import World
+
+_WATCH = pytest.StashKey[guard.CollectionWatch]()
+_STANDALONE_VARIABLE = "PL_RUN_STANDALONE_TESTS"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Declare the options."""
+    add_options(parser)
+
+
+def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
+    """Declare the hooks that this plugin calls."""
+    pluginmanager.add_hookspecs(hookspecs)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
+    """Prepare for the import of torch and Lightning, which a conftest may do already."""
+    guard.watch_torch()
+    launchers.watch_lightning()
+    if early_config.known_args_namespace.disttest_standalone:
+        # Lightning's RunIf reads the variable when it decorates a test.
+        _set_variable(early_config, _STANDALONE_VARIABLE, "1")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Resolve the options and declare the marks."""
+    for marker in marks.MARKERS:
+        config.addinivalue_line("markers", marker)
+    with _usage_errors():
+        config.stash[SETTINGS] = resolve(config)
+    config.stash[_WATCH] = guard.CollectionWatch()
+    if config.stash[SETTINGS].standalone:
+        config.pluginmanager.register(filters.NothingRan(), "disttest-nothing-ran")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """Note which module does what a fork can not stand."""
+    if not isinstance(collector, pytest.Module):
+        return (yield)
+    watch = collector.config.stash[_WATCH]
+    watch.begin()
+    report = yield
+    watch.end(collector.nodeid)
+    return report
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Parametrise tests whose mark has a list of world sizes."""
+    marks.parametrize_world_size(metafunc)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Check the marks, select, and sort tests into groups."""
+    with _usage_errors():
+        marks.plan_items(items)
+    if config.stash[SETTINGS].standalone and (removed := filters.keep_standalone(items)):
+        config.hook.pytest_deselected(items=removed)
+    filters.group(items)
+
+
+def pytest_report_collectionfinish(items: list[pytest.Item]) -> list[str]:
+    """Say how many tests run on ranks."""
+    return filters.summarize(items)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtestloop(session: pytest.Session) -> Generator[None, object, object]:
+    """Run the loop with a controller around it, if any item needs one."""
+    if not _needs_ranks(session):
+        guard.release_torch()
+        return (yield)
+    from lightning_disttest.engine.controller import Controller
+
+    _import_for_ranks(session.items)
+    controller = Controller(session, session.config.stash[SETTINGS])
+    controller.start(session.config.stash[_WATCH].culprits)
+    session.config.pluginmanager.register(controller, "disttest-controller")
+    try:
+        return (yield)
+    finally:
+        controller.stop()
+        session.config.pluginmanager.unregister(controller)
+
+
+def pytest_disttest_rank_start(rank: RankContext) -> None:
+    """Answer Lightning's launchers in ranks."""
+    launchers.prepare_rank(rank)
+
+
+@pytest.fixture
+def world() -> World:
+    """Return the world of this test, as this rank sees it; a plain test is a world of one."""
+    from lightning_disttest.world import make_world
+
+    return make_world()
+
+
+@pytest.fixture
+def rank_tmp_path(tmp_path: Path, world: World) -> Path:
+    """Return a folder of this rank alone, beside the ``tmp_path`` that all ranks of a test share."""
+    path = tmp_path.with_name(f"{tmp_path.name}-rank{world.rank}")
+    path.mkdir(exist_ok=True)
+    return path
+
+
+@pytest.fixture
+def trainer_factory(tmp_path: Path, world: World) -> Iterator[TrainerFactory]:
+    """Return a function that makes quick and quiet Trainers, fitted to the world of this test."""
+    from lightning_disttest.strategies.trainer import TrainerMaker
+
+    maker = TrainerMaker(tmp_path, world)
+    yield maker
+    maker.tear_down()
+
+
+def _needs_ranks(session: pytest.Session) -> bool:
+    option = session.config.option
+    if option.collectonly or getattr(option, "setupplan", False):
+        return False
+    if session.testsfailed and not option.continue_on_collection_errors:
+        return False
+    return any(marks.plan_of(item) is not None for item in session.items)
+
+
+def _import_for_ranks(items: list[pytest.Item]) -> None:
+    """Import once, before the fork, what every rank would import for itself."""
+    plans = [plan for item in items if (plan := marks.plan_of(item)) is not None]
+    if any(plan.backend for plan in plans):
+        import torch.distributed  # noqa: F401
+    if any("trainer_factory" in getattr(item, "fixturenames", ()) for item in items):
+        from lightning_disttest.strategies import trainer
+
+        trainer.import_lightning()
+
+
+@contextlib.contextmanager
+def _usage_errors() -> Generator[None, None, None]:
+    try:
+        yield
+    except UsageFault as fault:
+        raise pytest.UsageError(str(fault)) from None
+
+
+def _set_variable(config: pytest.Config, name: str, value: str) -> None:
+    before = os.environ.get(name)
+    os.environ[name] = value
+
+    def restore() -> None:
+        if before is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = before
+
+    config.add_cleanup(restore)

@@ -1,0 +1,250 @@
+"""From verdicts to the reports that pytest shows: every failing rank with its own traceback, the cause on top."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from _pytest._code.code import (
+    ExceptionChainRepr,
+    ReprEntryNative,
+    ReprFileLocation,
+    ReprTraceback,
+)
+
+from lightning_disttest.reporting.stories import RankStory, is_subreport
+from lightning_disttest.reporting.verdict import Kind, PhaseVerdict, Trouble, is_communication_error
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import pytest
+
+    from lightning_disttest.settings import RankOutput
+
+Element = tuple[ReprTraceback, "ReprFileLocation | None", "str | None"]
+_LAST_LINES = 20
+_PYTEST_FRAME = re.compile(r"[/\\](_pytest|pluggy)[/\\]")
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """What the reports of one test have in common: where it ran, its limit and grace in seconds."""
+
+    nodeid: str
+    path: str
+    lineno: int
+    world_size: int
+    timeout: float
+    grace: float
+    rank_output: RankOutput
+
+
+def apply_verdict(report: pytest.TestReport, verdict: PhaseVerdict, stories: Sequence[RankStory], frame: Frame) -> None:
+    """Turn the controller's empty report of a phase into the one merged report of all ranks."""
+    own = [r for story in stories if (r := story.report_of(str(report.when))) is not None]
+    report.outcome = verdict.outcome
+    report.duration = max([r.duration for r in own], default=report.duration)
+    report.user_properties = _unique(p for r in own for p in r.user_properties)
+    report.sections = _sections(verdict, stories, str(report.when), frame)
+    if verdict.wasxfail is not None:
+        report.wasxfail = verdict.wasxfail
+    if verdict.outcome == "failed":
+        report.longrepr = describe_failure(verdict, frame)
+    elif verdict.outcome == "skipped":
+        report.longrepr = verdict.skip  # type: ignore[assignment]
+
+
+def merge_subreports(stories: Sequence[RankStory], frame: Frame) -> list[pytest.TestReport]:
+    """Return one report per subtest: that of the first rank, or a failed one that shows every rank that failed it."""
+    grouped: dict[str, list[tuple[RankStory, pytest.TestReport, int]]] = {}
+    for story in stories:
+        for report, arrival in zip(story.reports, story.arrivals):
+            if is_subreport(report):
+                grouped.setdefault(repr(report.context), []).append((story, report, arrival))
+    return [_merge_subreport(group, frame) for group in grouped.values()]
+
+
+def describe_failure(verdict: PhaseVerdict, frame: Frame) -> Any:
+    """Return what pytest shows for a failed phase."""
+    if verdict.disagreement:
+        return verdict.disagreement
+    troubles = [t for t in verdict.troubles if t.report is None or not is_subreport(t.report)]
+    if not troubles:
+        count = len({repr(t.report.context) for t in verdict.troubles if t.report is not None})
+        return f"contains {count} failed subtest{'s' if count != 1 else ''}"
+    if frame.world_size == 1 and len(troubles) == 1 and troubles[0].report is not None:
+        return troubles[0].report.longrepr
+    return _chain(troubles, frame)
+
+
+def describe_leaving(problems: Sequence[str]) -> str:
+    """Return what pytest shows when a world failed to end after its last test."""
+    return "the world that this test was the last to use did not end well\n" + "\n".join(problems)
+
+
+def _merge_subreport(group: list[tuple[RankStory, pytest.TestReport, int]], frame: Frame) -> pytest.TestReport:
+    failed = [(story, report, arrival) for story, report, arrival in group if report.failed]
+    if not failed:
+        return group[0][1]
+    troubles = []
+    for story, report, arrival in failed:
+        kind = Kind.COMMUNICATION if is_communication_error(report) else Kind.OWN_ERROR
+        troubles.append(Trouble(story, kind, "call", arrival, report))
+    troubles.sort(key=lambda trouble: (trouble.kind, trouble.arrival))
+    merged = troubles[0].report
+    assert merged is not None
+    if frame.world_size > 1:
+        merged.longrepr = _chain(troubles, frame)
+    return merged
+
+
+def _chain(troubles: Sequence[Trouble], frame: Frame) -> ExceptionChainRepr:
+    """Make one exception chain of all ranks: it survives pytest-xdist and keeps colours and the crash line."""
+    elements: list[Element] = []
+    crash = _crash_of(troubles[0], frame)
+    for group in _identical(troubles):
+        trouble = group[0]
+        title = _title(group, frame, is_cause=trouble is troubles[0])
+        elements.append((_native(title + "\n"), None, None))
+        elements += _body(trouble)
+    elements.append((_native(""), crash, None))
+    return ExceptionChainRepr(elements)
+
+
+def _identical(troubles: Sequence[Trouble]) -> list[list[Trouble]]:
+    groups: dict[tuple[Kind, str, str], list[Trouble]] = {}
+    for trouble in troubles:
+        text = "".join(_text_of(element) for element in _body(trouble))
+        groups.setdefault((trouble.kind, trouble.phase, text), []).append(trouble)
+    return list(groups.values())
+
+
+def _text_of(element: Element) -> str:
+    return str(element[0]) + str(element[2] or "")
+
+
+def _title(group: Sequence[Trouble], frame: Frame, *, is_cause: bool) -> str:
+    stories = sorted((trouble.story for trouble in group), key=lambda story: story.rank)
+    who = name_ranks([story.rank for story in stories])
+    if frame.world_size > 1:
+        who += f" of {frame.world_size}"
+    pids = ", ".join(str(story.pid) for story in stories)
+    role = " <- the cause" if is_cause and frame.world_size > 1 else ""
+    return f"______ {who} (pid {pids}): {_what(group[0], frame)}{role} ______"
+
+
+def _what(trouble: Trouble, frame: Frame) -> str:
+    where = _where(trouble)
+    if trouble.kind is Kind.DEATH:
+        return f"died {where}: {trouble.story.how.splitlines()[0]}"
+    if trouble.kind is Kind.TIME_LIMIT:
+        return f"was still {where} at the time limit of {frame.timeout:g} s"
+    if trouble.kind is Kind.WAITING:
+        return f"was still {where} when the grace of {frame.grace:g} s was over, and was ended"
+    if trouble.kind is Kind.COMMUNICATION:
+        return f"lost its connection to a peer {where}"
+    return f"failed {where}"
+
+
+def _where(trouble: Trouble) -> str:
+    if trouble.report is not None:
+        return f"in {trouble.phase}"
+    return {"start": "before setup", "exit": "after teardown"}.get(trouble.story.phase, f"in {trouble.story.phase}")
+
+
+def _body(trouble: Trouble) -> list[Element]:
+    """Return the part of a chain that shows one rank."""
+    if trouble.report is None:
+        return [(_native(_story_text(trouble.story)), None, None)]
+    longrepr: Any = trouble.report.longrepr
+    crash = getattr(longrepr, "reprcrash", None)
+    if trouble.kind is Kind.COMMUNICATION and crash is not None:
+        return [(_native(f"{crash.path}:{crash.lineno}: {crash.message}\n"), None, None)]
+    if isinstance(longrepr, ExceptionChainRepr):
+        return list(longrepr.chain)
+    if hasattr(longrepr, "reprtraceback"):
+        return [(longrepr.reprtraceback, crash, None)]
+    return [(_native(f"{longrepr}\n"), None, None)]
+
+
+def _story_text(story: RankStory) -> str:
+    parts = []
+    _, _, details = story.how.partition("\n")
+    if details:
+        parts.append(details.rstrip("\n"))
+    if story.stacks.strip():
+        parts.append("Python stacks:\n" + trim_stacks(story.stacks))
+    if story.last_output.strip():
+        lines = story.last_output.rstrip("\n").splitlines()[-_LAST_LINES:]
+        parts.append("last output:\n" + "\n".join(f"  {line}" for line in lines))
+    return "\n".join(parts) + "\n" if parts else ""
+
+
+def trim_stacks(stacks: str) -> str:
+    """Return stacks as faulthandler wrote them, without the frames of pytest that every test stands on."""
+    kept = []
+    below_test = False
+    for line in stacks.rstrip("\n").splitlines():
+        if not line.startswith("  "):
+            below_test = False
+        elif _PYTEST_FRAME.search(line):
+            below_test = True
+        if not below_test:
+            kept.append(line)
+    return "\n".join(kept)
+
+
+def _crash_of(trouble: Trouble, frame: Frame) -> ReprFileLocation:
+    """Return the one line by which the short summary and JUnit know the failure."""
+    prefix = f"rank {trouble.story.rank}" if frame.world_size > 1 else "the fresh process"
+    longrepr: Any = None if trouble.report is None else trouble.report.longrepr
+    crash = getattr(longrepr, "reprcrash", None)
+    if crash is not None:
+        return ReprFileLocation(crash.path, crash.lineno, f"{prefix}: {crash.message}")
+    message = f"{prefix} {_what(trouble, frame)}"
+    if trouble.report is not None:
+        message += f": {str(longrepr).strip().splitlines()[0]}"
+    return ReprFileLocation(frame.path, frame.lineno, message)
+
+
+def _native(text: str) -> ReprTraceback:
+    return ReprTraceback([ReprEntryNative([text])], None, "native")
+
+
+def name_ranks(ranks: Sequence[int]) -> str:
+    """Return ``rank 1``, ``ranks 1-3`` or ``ranks 0, 2-3``; the ranks come in order."""
+    runs: list[list[int]] = []
+    for rank in ranks:
+        if runs and rank == runs[-1][-1] + 1:
+            runs[-1].append(rank)
+        else:
+            runs.append([rank])
+    names = ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
+    return f"rank{'s' if len(ranks) > 1 else ''} {names}"
+
+
+def _sections(verdict: PhaseVerdict, stories: Sequence[RankStory], phase: str, frame: Frame) -> list[tuple[str, str]]:
+    """Return the captured output to show: of the ranks that the option names, or of rank 0 if nothing failed."""
+    if verdict.troubles:
+        involved = [trouble.story.rank for trouble in verdict.troubles]
+        chosen = {"first": involved[:1], "failed": involved, "all": [s.rank for s in stories]}[frame.rank_output]
+    else:
+        chosen = [story.rank for story in stories][: None if frame.rank_output == "all" else 1]
+    sections = []
+    for story in stories:
+        reports = [report for report in story.reports if not is_subreport(report)]
+        if story.rank in chosen and reports:
+            last = story.report_of(phase) or reports[-1]
+            suffix = f" (rank {story.rank})" if frame.world_size > 1 else ""
+            sections += [(f"{name}{suffix}", content) for name, content in last.sections]
+    return sections
+
+
+def _unique(pairs: Any) -> list[tuple[str, object]]:
+    seen: list[tuple[str, object]] = []
+    for name, value in pairs:
+        if (name, value) not in seen:
+            seen.append((name, value))
+    return seen

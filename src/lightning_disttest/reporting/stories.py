@@ -1,0 +1,78 @@
+"""What each rank did in one test: the input of ``verdict`` and ``merge``, free of processes and channels."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import pytest
+
+PHASES = ("setup", "call", "teardown")
+
+
+class Fate(enum.Enum):
+    """How a rank left the test."""
+
+    FINISHED = "finished"
+    """It reported every phase."""
+    DIED = "died"
+    """Its process ended, or KeyboardInterrupt left the test, or it never joined its world."""
+    TIMED_OUT = "timed out"
+    """It was still in the test at the time limit and was ended."""
+    WAITED = "waited"
+    """It was still in the test when the grace after another rank's failure was over, and was ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class RankStory:
+    """One rank in one test.
+
+    Attributes:
+        rank: its number.
+        pid: its process.
+        fate: how it left the test.
+        phase: the phase it was in when it left; ``exit`` after the last one, ``start`` before the first.
+        reports: what pytest reported on it, in order, sub-reports included.
+        arrivals: for each report, when it arrived at the controller: a number that only grows.
+        end_arrival: when its end was noticed, on the same scale.
+        how: how it ended, in words; empty if it finished.
+        last_output: its last output that is in no report.
+        stacks: Python stacks of its threads.
+        records: what it recorded with ``world.record``.
+    """
+
+    rank: int
+    pid: int
+    fate: Fate
+    phase: str
+    reports: tuple[pytest.TestReport, ...] = ()
+    arrivals: tuple[int, ...] = ()
+    end_arrival: int = 0
+    how: str = ""
+    last_output: str = ""
+    stacks: str = ""
+    records: dict[str, Any] = field(default_factory=dict)
+
+    def report_of(self, phase: str) -> pytest.TestReport | None:
+        """Return the main report of a phase, not a sub-report."""
+        for report in self.reports:
+            if report.when == phase and not is_subreport(report):
+                return report
+        return None
+
+
+def is_subreport(report: pytest.TestReport) -> bool:
+    """Tell whether a report is that of a subtest (pytest's own or pytest-subtests')."""
+    return hasattr(report, "context")
+
+
+def is_xfailed(report: pytest.TestReport) -> bool:
+    """Tell whether a report is an expected failure."""
+    return bool(report.skipped and hasattr(report, "wasxfail"))
+
+
+def is_strict_xpass(report: pytest.TestReport) -> bool:
+    """Tell whether a report failed only because an xfail(strict=True) test passed."""
+    return report.failed and isinstance(report.longrepr, str) and report.longrepr.startswith("[XPASS(strict)]")

@@ -1,0 +1,189 @@
+"""Which rank failed first and why: a pure function from the stories of all ranks to a verdict."""
+
+from __future__ import annotations
+
+import enum
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from lightning_disttest.reporting.comparison import compare_records
+from lightning_disttest.reporting.stories import (
+    PHASES,
+    Fate,
+    RankStory,
+    is_strict_xpass,
+    is_subreport,
+    is_xfailed,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import pytest
+
+Outcome = Literal["passed", "failed", "skipped"]
+
+# What a rank says when a peer is gone: torch's exception types and the texts of gloo, NCCL and the stores.
+_COMMUNICATION = re.compile(
+    r"\b(DistBackendError|DistNetworkError|DistStoreError)\b"
+    r"|Connection (closed by peer|reset by peer|refused)"
+    r"|Broken pipe|third_party/gloo|ncclRemoteError|ncclSystemError|NCCL communicator was aborted"
+    r"|Timed out (after )?(waiting|\d+ms waiting)|[Ss]ocket [Tt]imeout|wait timeout after \d+ms"
+)
+
+
+class Kind(enum.IntEnum):
+    """Why a rank is part of a failure; a lower number is more likely the cause."""
+
+    DEATH = 0
+    TIME_LIMIT = 1
+    OWN_ERROR = 2
+    COMMUNICATION = 3
+    WAITING = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """One rank's part in a failure; ``report`` is None when the rank did not report it itself."""
+
+    story: RankStory
+    kind: Kind
+    phase: str
+    arrival: int
+    report: pytest.TestReport | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseVerdict:
+    """The outcome of one phase over all ranks.
+
+    ``troubles`` are the failures, cause first, then those who only waited; ``wasxfail`` is the reason of an expected
+    failure; ``disagreement`` tells that the ranks had different outcomes, none of them failed.
+    """
+
+    outcome: Outcome
+    troubles: tuple[Trouble, ...] = ()
+    wasxfail: str | None = None
+    skip: object = None
+    disagreement: str = ""
+
+
+def judge(stories: Sequence[RankStory]) -> dict[str, PhaseVerdict]:
+    """Return the verdict of each phase that a plain test would have reported: setup, call unless setup failed, teardown.
+
+    Precedence over all ranks: died > time limit > failed or error > ranks disagree > xfailed > skipped > passed.
+    """
+    troubles = [trouble for story in stories for trouble in _troubles_of(story)]
+    body = _without_expected(stories, [t for t in troubles if t.phase != "teardown"])
+    late = [t for t in troubles if t.phase == "teardown"]
+    if body:
+        return _judge_failed_body(stories, body, late)
+    verdicts = {phase: _judge_unfailed(stories, phase) for phase in ("setup", "call")}
+    if verdicts["setup"].outcome != "passed" or all(s.report_of("call") is None for s in stories):
+        del verdicts["call"]
+    elif verdicts["call"].outcome == "passed" and (table := compare_records(stories)):
+        verdicts["call"] = PhaseVerdict("failed", disagreement=table)
+    verdicts["teardown"] = _judge_teardown(late)
+    return verdicts
+
+
+def is_communication_error(report: pytest.TestReport) -> bool:
+    """Tell whether a failed report is only the echo of a peer's end."""
+    crash = getattr(report.longrepr, "reprcrash", None)
+    text = crash.message if crash is not None else str(report.longrepr)
+    return _COMMUNICATION.search(text) is not None
+
+
+def _troubles_of(story: RankStory) -> list[Trouble]:
+    troubles = []
+    for report, arrival in zip(story.reports, story.arrivals):
+        if report.failed:
+            kind = Kind.COMMUNICATION if is_communication_error(report) else Kind.OWN_ERROR
+            troubles.append(Trouble(story, kind, str(report.when), arrival, report))
+    fates = {Fate.DIED: Kind.DEATH, Fate.TIMED_OUT: Kind.TIME_LIMIT, Fate.WAITED: Kind.WAITING}
+    if story.fate in fates:
+        # A rank that never began is part of the setup; one that dies after its last phase, of the teardown.
+        phase = {"start": "setup", "exit": "teardown"}.get(story.phase, story.phase)
+        troubles.append(Trouble(story, fates[story.fate], phase, story.end_arrival))
+    return troubles
+
+
+def _without_expected(stories: Sequence[RankStory], troubles: list[Trouble]) -> list[Trouble]:
+    """Drop what an expected failure explains: an xfail holds if one rank failed with an exception it names."""
+    if not any(is_xfailed(report) for story in stories for report in story.reports):
+        return troubles if _has_cause(troubles) else []
+    unexpected = [
+        t for t in troubles if not (t.report is not None and (is_strict_xpass(t.report) or is_subreport(t.report)))
+    ]
+    return troubles if any(t.kind < Kind.COMMUNICATION for t in unexpected) else []
+
+
+def _has_cause(troubles: list[Trouble]) -> bool:
+    return any(t.kind != Kind.WAITING for t in troubles)
+
+
+def _order(troubles: Sequence[Trouble]) -> tuple[Trouble, ...]:
+    """Sort troubles, the cause first: a death or an own error beats an echo; among equals the first to arrive."""
+
+    def key(trouble: Trouble) -> tuple[int, int]:
+        severity = Kind.DEATH if trouble.kind in (Kind.DEATH, Kind.OWN_ERROR) else trouble.kind
+        return severity, trouble.arrival
+
+    return tuple(sorted(troubles, key=key))
+
+
+def _judge_failed_body(
+    stories: Sequence[RankStory], body: list[Trouble], late: list[Trouble]
+) -> dict[str, PhaseVerdict]:
+    ordered = _order(body)
+    phase = ordered[0].phase
+    verdicts = {"setup": PhaseVerdict("passed")}
+    late_failures = [t for t in late if t.kind != Kind.WAITING]
+    waiting = [t for t in late if t.kind == Kind.WAITING]
+    verdicts[phase] = PhaseVerdict("failed", (*ordered, *waiting))
+    verdicts["teardown"] = PhaseVerdict("failed" if late_failures else "passed", _order(late_failures))
+    return verdicts
+
+
+def _judge_teardown(late: list[Trouble]) -> PhaseVerdict:
+    if _has_cause(late):
+        return PhaseVerdict("failed", _order(late))
+    return PhaseVerdict("passed")
+
+
+def _judge_unfailed(stories: Sequence[RankStory], phase: str) -> PhaseVerdict:
+    reports = {story.rank: report for story in stories if (report := story.report_of(phase)) is not None}
+    for report in reports.values():
+        if is_xfailed(report):
+            return PhaseVerdict("skipped", wasxfail=report.wasxfail, skip=report.longrepr)
+    skipped = [report for report in reports.values() if report.skipped]
+    if not skipped:
+        xpassed = [report.wasxfail for report in reports.values() if hasattr(report, "wasxfail")]
+        return PhaseVerdict("passed", wasxfail=xpassed[0] if xpassed else None)
+    if len(skipped) == len(stories):
+        return PhaseVerdict("skipped", skip=skipped[0].longrepr)
+    return PhaseVerdict("failed", disagreement=_table(stories))
+
+
+def _table(stories: Sequence[RankStory]) -> str:
+    lines = ["the ranks disagree; a test must end the same way on all of them:"]
+    for story in stories:
+        words = [
+            f"{report.outcome} in {report.when}{_reason(report)}"
+            for report in story.reports
+            if not report.passed and not is_subreport(report)
+        ]
+        lines.append(f"  rank {story.rank}: {'; '.join(words) or _progress(story)}")
+    return "\n".join(lines)
+
+
+def _reason(report: pytest.TestReport) -> str:
+    return f" ({report.longrepr[2]})" if isinstance(report.longrepr, tuple) else ""
+
+
+def _progress(story: RankStory) -> str:
+    if story.fate is Fate.FINISHED:
+        return "passed"
+    done = [phase for phase in PHASES if story.report_of(phase) is not None]
+    return f"{story.fate.value} in {story.phase}" + (f" after {done[-1]}" if done else "")

@@ -1,0 +1,1 @@
+"""Which test runs where: marks, filters and grouping."""

@@ -1,0 +1,93 @@
+"""Which tests are kept and in which order they run."""
+
+from __future__ import annotations
+
+import pytest
+
+from lightning_disttest.selection.marks import Plan, plan_of
+
+_KIND_ORDER = {"static": 1, "dynamic": 2, "standalone": 3}
+
+
+def keep_standalone(items: list[pytest.Item]) -> list[pytest.Item]:
+    """Remove from ``items`` what is not standalone, or is skipped without a condition anyway; return the removed."""
+    kept = [item for item in items if _is_standalone(item)]
+    removed = [item for item in items if not _is_standalone(item)]
+    items[:] = kept
+    return removed
+
+
+def group(items: list[pytest.Item]) -> None:
+    """Sort: plain tests, static tests with those of one world together, dynamic tests, standalone tests.
+
+    Inside a group, and for plain tests among themselves, the order stays as it is.
+    """
+    worlds: dict[tuple[int, str, str], int] = {}
+    for item in items:
+        plan = plan_of(item)
+        if plan is not None:
+            worlds.setdefault(_world_key(plan), len(worlds))
+
+    def key(item: pytest.Item) -> tuple[int, int]:
+        plan = plan_of(item)
+        if plan is None:
+            return 0, 0
+        return _KIND_ORDER[plan.kind], worlds[_world_key(plan)] if plan.kind == "static" else 0
+
+    items.sort(key=key)
+
+
+def _is_standalone(item: pytest.Item) -> bool:
+    plan = plan_of(item)
+    already_skipped = any(mark.name == "skip" for mark in item.own_markers)
+    return plan is not None and plan.kind == "standalone" and not already_skipped
+
+
+def _world_key(plan: Plan) -> tuple[int, str, str]:
+    return plan.world_size, plan.device, plan.backend
+
+
+def summarize(items: list[pytest.Item]) -> list[str]:
+    """Return the line that says how many tests run on ranks; none if there are none."""
+    plans = [plan for item in items if (plan := plan_of(item)) is not None]
+    if not plans:
+        return []
+    counts = {kind: sum(plan.kind == kind for plan in plans) for kind in _KIND_ORDER}
+    worlds = len({_world_key(plan) for plan in plans if plan.kind == "static"})
+    parts = []
+    if counts["static"]:
+        parts.append(f"{counts['static']} static in {worlds} world{'s' if worlds != 1 else ''}")
+    parts += [f"{counts[kind]} {kind}" for kind in ("dynamic", "standalone") if counts[kind]]
+    return [f"disttest: {', '.join(parts)} (start method: fork)"]
+
+
+class NothingRan:
+    """Turns a run with a selecting flag in which no test was executed into a failure: it would be green for ever."""
+
+    def __init__(self) -> None:
+        self._executed = False
+        self._failed = False
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Note whether any test was executed; a skipped one was not."""
+        self._executed |= not report.skipped and (report.when == "call" or report.failed)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
+        """Set exit code 1 if nothing was executed; decided by the main process only."""
+        config = session.config
+        is_worker = hasattr(config, "workerinput")
+        if is_worker or config.option.collectonly or self._executed:
+            return
+        if exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+            self._failed = True
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        """Say why the run failed."""
+        if self._failed:
+            terminalreporter.write_line(
+                "disttest: nothing ran: no standalone test was executed, so this run proves nothing "
+                "(--standalone or PL_RUN_STANDALONE_TESTS=1 is set)",
+                red=True,
+            )

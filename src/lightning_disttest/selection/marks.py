@@ -1,0 +1,178 @@
+"""What the marks of a test ask for: parsed and checked once, after collection."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import pytest
+
+from lightning_disttest.errors import InvalidMarks
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+Kind = Literal["static", "dynamic", "standalone"]
+
+_DEVICES = ("cpu", "cuda")
+_DEFAULT_BACKENDS = {"cpu": "gloo", "cuda": "nccl"}
+_DISTRIBUTED_KEYWORDS = frozenset(("world_size", "static", "device", "backend", "timeout"))
+_PARAMETER = "world_size"
+
+MARKERS = (
+    'distributed(world_size, *, static=True, device="cpu", backend=None, timeout=None): run the test on world_size '
+    "ranks with one process group. static: reuse the world for all tests that ask for the same one; otherwise make "
+    "one for this test alone. world_size=[1, 2, 4] runs the test once per size. timeout in seconds.",
+    "standalone(timeout=None): run the test in a fresh process of its own, in which a Trainer or Fabric may launch "
+    "further ranks. timeout in seconds.",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Where a test runs: kind, number of ranks, device type, backend ('' without a group) and limit in seconds."""
+
+    kind: Kind
+    world_size: int
+    device: str
+    backend: str
+    timeout: float | None
+
+
+PLAN = pytest.StashKey[Plan]()
+
+
+class _Problem(Exception):
+    """A mark that can not be served; the text says why and what to write instead."""
+
+
+def plan_items(items: Iterable[pytest.Item]) -> None:
+    """Parse the marks of all items and stash a plan with those that do not run in the controller.
+
+    Raises:
+        InvalidMarks: naming every test whose marks can not be served.
+    """
+    problems = []
+    for item in items:
+        try:
+            plan = _plan(item)
+        except _Problem as problem:
+            problems.append((item.nodeid, str(problem)))
+        else:
+            if plan is not None:
+                item.stash[PLAN] = plan
+    if problems:
+        raise InvalidMarks(problems)
+
+
+def plan_of(item: pytest.Item) -> Plan | None:
+    """Return the plan of an item, None if it is a plain test."""
+    return item.stash.get(PLAN, None)
+
+
+def parametrize_world_size(metafunc: pytest.Metafunc) -> None:
+    """Run a test whose mark has a list of world sizes once per size, with ids like ``[world_size=2]``."""
+    mark = metafunc.definition.get_closest_marker("distributed")
+    if mark is None:
+        return
+    sizes = mark.args[0] if mark.args else mark.kwargs.get(_PARAMETER)
+    if not _is_list(sizes) or not sizes:
+        return
+    if _PARAMETER not in metafunc.fixturenames:
+        metafunc.fixturenames.append(_PARAMETER)
+    metafunc.parametrize(_PARAMETER, list(sizes), ids=[f"{_PARAMETER}={size}" for size in sizes])
+
+
+def asks_for_standalone(item: pytest.Item) -> bool:
+    """Tell whether a test is marked standalone, by our mark or by Lightning's RunIf, which is a skipif with a key."""
+    if item.get_closest_marker("standalone") is not None:
+        return True
+    return any(mark.kwargs.get("standalone") for mark in item.iter_markers("skipif"))
+
+
+def _plan(item: pytest.Item) -> Plan | None:
+    distributed = item.get_closest_marker("distributed")
+    standalone = asks_for_standalone(item)
+    if distributed is not None and standalone:
+        raise _Problem(
+            "it is marked both distributed and standalone; keep one: distributed runs the body on ranks, standalone "
+            "runs it once, in a fresh process"
+        )
+    if distributed is not None:
+        return _distributed_plan(item, distributed)
+    if standalone:
+        return _standalone_plan(item.get_closest_marker("standalone"))
+    return None
+
+
+def _distributed_plan(item: pytest.Item, mark: pytest.Mark) -> Plan:
+    unknown = sorted(set(mark.kwargs) - _DISTRIBUTED_KEYWORDS)
+    if unknown or len(mark.args) > 1 or (mark.args and _PARAMETER in mark.kwargs):
+        given = f"unknown keyword {unknown[0]!r}" if unknown else "more than one positional argument"
+        raise _Problem(f"mark distributed: {given}; it takes {MARKERS[0].partition(':')[0]}")
+    keywords = mark.kwargs
+    size = _world_size(item, mark.args[0] if mark.args else keywords.get(_PARAMETER))
+    static = keywords.get("static", True)
+    if not isinstance(static, bool):
+        raise _Problem(f"mark distributed: static must be True or False, not {static!r}")
+    device = keywords.get("device", "cpu")
+    if device not in _DEVICES:
+        raise _Problem(f"mark distributed: device must be one of {', '.join(_DEVICES)}, not {device!r}")
+    backend = _backend(keywords.get("backend"), device)
+    return Plan("static" if static else "dynamic", size, device, backend, _timeout(keywords.get("timeout")))
+
+
+def _standalone_plan(mark: pytest.Mark | None) -> Plan:
+    if mark is None:
+        return Plan("standalone", 1, "cpu", "", None)
+    unknown = sorted(set(mark.kwargs) - {"timeout"})
+    if unknown or len(mark.args) > 1:
+        given = f"unknown keyword {unknown[0]!r}" if unknown else "more than one positional argument"
+        raise _Problem(f"mark standalone: {given}; it takes standalone(timeout=None)")
+    return Plan("standalone", 1, "cpu", "", _timeout(mark.args[0] if mark.args else mark.kwargs.get("timeout")))
+
+
+def _world_size(item: pytest.Item, given: Any) -> int:
+    callspec = getattr(item, "callspec", None)
+    if _is_list(given):
+        if not given:
+            raise _Problem("mark distributed: the list of world sizes is empty")
+        if callspec is None:
+            raise _Problem(
+                "mark distributed: a list of world sizes needs a test function, which pytest can parametrise; "
+                "give one number to this test"
+            )
+        given = callspec.params[_PARAMETER]
+    if given is None:
+        raise _Problem("mark distributed: world_size is missing; write distributed(world_size=2)")
+    if isinstance(given, bool) or not isinstance(given, int) or given < 1:
+        raise _Problem(f"mark distributed: world_size must be a whole number of 1 or more, not {given!r}")
+    return given
+
+
+def _backend(given: Any, device: str) -> str:
+    if given is None:
+        return _DEFAULT_BACKENDS[device]
+    import torch.distributed as dist
+
+    if not isinstance(given, str):
+        raise _Problem(f"mark distributed: backend must be a name, not {given!r}")
+    built_in = [name for name in dist.Backend.backend_list if dist.is_backend_available(name)]
+    if any(part.rpartition(":")[2] not in built_in for part in given.split(",")):  # "cpu:gloo,cuda:nccl" is legal
+        raise _Problem(
+            f"mark distributed: backend {given!r} is not built into this torch, which has {', '.join(built_in)}"
+        )
+    return given
+
+
+def _timeout(given: Any) -> float | None:
+    if given is None:
+        return None
+    if isinstance(given, bool) or not isinstance(given, (int, float)) or not 0 <= given < float("inf"):
+        raise _Problem(f"timeout must be a number of seconds, 0 or more (0: no limit), not {given!r}")
+    return float(given)
+
+
+def _is_list(value: Any) -> bool:
+    return isinstance(value, Sequence) and not isinstance(value, str)

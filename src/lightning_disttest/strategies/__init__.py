@@ -1,0 +1,1 @@
+"""All that knows Lightning: trainers, launchers and the cluster environment of a world."""

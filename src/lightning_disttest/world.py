@@ -1,0 +1,129 @@
+"""The ``world`` fixture's object: what a test knows of the ranks it runs on."""
+
+from __future__ import annotations
+
+import sys
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from lightning_disttest.engine.context import current_rank
+from lightning_disttest.engine.messages import ValueRecorded
+from lightning_disttest.errors import BarrierTimeout, NotRecordable
+
+if TYPE_CHECKING:
+    import torch
+
+    from lightning_disttest.engine.context import RankContext
+
+
+class World:
+    """The world of the running test, seen from one rank.
+
+    A plain test is a world of one rank without a process group, so that one body can serve as both. In a standalone
+    test the world has one rank until a Trainer or Fabric has launched the others.
+    """
+
+    def __init__(self, context: RankContext | None) -> None:
+        self._context = context
+
+    @property
+    def rank(self) -> int:
+        """Global rank, from 0 to ``world_size - 1``."""
+        if _group_exists():
+            import torch.distributed as dist
+
+            return dist.get_rank()
+        return self._context.rank if self._context is not None else 0
+
+    @property
+    def local_rank(self) -> int:
+        """Rank on this node; equal to ``rank``, as a world lives on one node."""
+        return self._context.rank if self._context is not None else 0
+
+    @property
+    def world_size(self) -> int:
+        """Number of ranks."""
+        if _group_exists():
+            import torch.distributed as dist
+
+            return dist.get_world_size()
+        return self._context.world_size if self._context is not None else 1
+
+    @property
+    def device(self) -> torch.device:
+        """The device of this rank: ``cpu`` or ``cuda:<local_rank>``."""
+        import torch
+
+        if self._context is None or self._context.device == "cpu":
+            return torch.device("cpu")
+        return torch.device(self._context.device, self.local_rank)
+
+    @property
+    def backend(self) -> str | None:
+        """Backend of the default process group, None without one."""
+        if _group_exists():
+            import torch.distributed as dist
+
+            return str(dist.get_backend())
+        return None
+
+    @property
+    def is_rank_zero(self) -> bool:
+        """Whether this is rank 0."""
+        return self.rank == 0
+
+    def barrier(self, timeout: float = 30.0) -> None:
+        """Wait until all ranks have come here, at most ``timeout`` seconds; nothing to wait for in a world of one.
+
+        Raises:
+            BarrierTimeout: if a rank did not come; on rank 0 the text names it.
+        """
+        if not _group_exists():
+            return
+        import torch.distributed as dist
+
+        if self.backend != "gloo":
+            dist.barrier()
+            return
+        try:
+            dist.monitored_barrier(timeout=timedelta(seconds=timeout), wait_all_ranks=True)
+        except RuntimeError as error:
+            raise BarrierTimeout(self.rank, timeout, str(error).strip()) from error
+
+    def record(self, name: str, value: object) -> None:
+        """Record a value under a name; after the test it must be equal on all ranks, else the test fails.
+
+        The value goes one way, to the pytest process, and is compared there: no rank waits for another, so this
+        can not hang. Plain data, tensors and arrays can be recorded; a second value of the same name replaces the
+        first. In a plain test there is nothing to compare.
+
+        Raises:
+            NotRecordable: if the value is none of these.
+        """
+        plain = _to_plain(name, value)
+        if self._context is not None:
+            self._context.send(ValueRecorded(name, plain))
+
+
+def make_world() -> World:
+    """Return the world of this process."""
+    return World(current_rank())
+
+
+def _group_exists() -> bool:
+    dist: Any = sys.modules.get("torch.distributed")
+    return dist is not None and dist.is_available() and bool(dist.is_initialized())
+
+
+def _to_plain(name: str, value: Any) -> Any:
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    if isinstance(value, (list, tuple)):
+        return [_to_plain(name, entry) for entry in value]
+    if isinstance(value, dict) and all(isinstance(key, str) for key in value):
+        return {key: _to_plain(name, entry) for key, entry in value.items()}
+    if hasattr(value, "detach"):
+        value = value.detach().cpu()
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    raise NotRecordable(name, value)
