@@ -77,10 +77,10 @@ class WorldNotJoined(DisttestError):
 class GroupAlreadyExists(DisttestError, RuntimeError):
     """Raised by ``torch.distributed.init_process_group`` inside a world, which already has its group."""
 
-    def __init__(self, nodeid: str, rank: int, world_size: int, backend: str) -> None:
+    def __init__(self, nodeid: str, world_size: int, backend: str) -> None:
         super().__init__(
-            f"{nodeid} called torch.distributed.init_process_group on rank {rank}, but a distributed test runs "
-            f"in a process group already ({backend}, world_size {world_size}). "
+            f"{nodeid} called torch.distributed.init_process_group, but a distributed test runs in a process group "
+            f"already ({backend}, world_size {world_size}). "
             "Remove the call; or mark the test with @pytest.mark.standalone to start without a group."
         )
 

@@ -42,7 +42,10 @@ class _ImportWatch(MetaPathFinder):
         self._searching: set[str] = set()
 
     def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+        self,
+        fullname: str,
+        path: Sequence[str] | None,  # noqa: ARG002  the signature is Python's
+        target: ModuleType | None = None,  # noqa: ARG002
     ) -> ModuleSpec | None:
         if fullname not in self.callbacks or fullname in self._searching:
             return None

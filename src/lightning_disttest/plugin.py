@@ -1,4 +1,4 @@
-"""The pytest plugin: options, marks, hooks and fixtures. It delegates everything, and imports neither torch nor Lightning."""
+"""The pytest plugin: options, marks, hooks and fixtures. It delegates, and imports neither torch nor Lightning."""
 
 from __future__ import annotations
 

@@ -8,7 +8,6 @@ import sys
 import time
 import warnings
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -26,6 +25,7 @@ from lightning_disttest.selection.marks import Plan, plan_of
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
+    from pathlib import Path
 
     from lightning_disttest.engine.testrun import TestRecord
     from lightning_disttest.reporting.stories import RankStory
@@ -141,7 +141,8 @@ class Controller:
             pool.end(dead)
         tmp_path = self._make_tmp_path(item)
         message = RunItem(self._indices[item], self._next.get(item), str(tmp_path))
-        run = TestRun(self._supervisor, pool, world, message, self._revive, self._settings.grace)
+        revive = functools.partial(pytest_bridge.revive_report, self._config)
+        run = TestRun(self._supervisor, pool, world, message, self._settings.grace, revive)
         try:
             record = run.run(deadline)
         except BaseException:
@@ -182,15 +183,6 @@ class Controller:
         if problems and verdicts["teardown"].outcome == "passed":
             verdicts["teardown"] = PhaseVerdict("failed", disagreement=describe_leaving(problems))
         return _Outcome(verdicts, record.stories, frame)
-
-    def _revive(self, data: dict[str, Any]) -> pytest.TestReport:
-        if isinstance(data.get("longrepr"), list):
-            data["longrepr"] = tuple(data["longrepr"])
-        data["sections"] = [tuple(section) for section in data["sections"]]
-        data["user_properties"] = [tuple(pair) for pair in data["user_properties"]]
-        data["location"] = tuple(data["location"])
-        report: pytest.TestReport = self._config.hook.pytest_report_from_serializable(config=self._config, data=data)
-        return report
 
     def _make_tmp_path(self, item: pytest.Item) -> Path:
         """Make the folder that all ranks share, as ``tmp_path`` names it; only name it if no fixture asks for it."""

@@ -143,7 +143,7 @@ def _open_files() -> list[str]:
     try:
         for entry in Path("/proc/self/fd").iterdir():
             try:
-                targets.append(os.readlink(entry))
+                targets.append(str(entry.readlink()))
             except OSError:
                 continue  # it was closed meanwhile: the directory's own descriptor always is
     except OSError:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, fields
-from typing import Any, Union
+from typing import Any
 
 from lightning_disttest.errors import ChannelBroken
 
@@ -127,7 +127,7 @@ class FixturesFailed:
 
 @dataclass(frozen=True, slots=True)
 class ItemFinished:
-    """Rank to controller: every phase of the item was reported. ``intact``: the default process group is still there."""
+    """Rank to controller: every phase was reported; ``intact``: the default process group is still there."""
 
     index: int
     intact: bool
@@ -159,22 +159,22 @@ class Retired:
     problems: list[str]
 
 
-ToZygote = Union[ForkRank, SignalRank]
-FromZygote = Union[RankForked, RankEnded]
-ToRank = Union[RunItem, Retire, RanksLaunched]
-FromRank = Union[
-    RankReady,
-    ReportMade,
-    WarningRecorded,
-    ValueRecorded,
-    LaunchRanks,
-    FixturesFailed,
-    ItemFinished,
-    Interrupted,
-    JoinFailed,
-    Retired,
-]
-Message = Union[ToZygote, FromZygote, ToRank, FromRank]
+ToZygote = ForkRank | SignalRank
+FromZygote = RankForked | RankEnded
+ToRank = RunItem | Retire | RanksLaunched
+FromRank = (
+    RankReady
+    | ReportMade
+    | WarningRecorded
+    | ValueRecorded
+    | LaunchRanks
+    | FixturesFailed
+    | ItemFinished
+    | Interrupted
+    | JoinFailed
+    | Retired
+)
+Message = ToZygote | FromZygote | ToRank | FromRank
 
 MESSAGES: dict[str, type[Any]] = {
     cls.__name__: cls

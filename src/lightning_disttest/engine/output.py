@@ -38,9 +38,9 @@ class RankFiles:
         self.raw_open = True
         self._pending = b""
         self._recent = b""
-        self._stdout: IO[bytes] = tempfile.TemporaryFile(buffering=0)
-        self._stderr: IO[bytes] = tempfile.TemporaryFile(buffering=0)
-        self._stacks: IO[bytes] = tempfile.TemporaryFile(buffering=0)
+        self._stdout = _keep_open()
+        self._stderr = _keep_open()
+        self._stacks = _keep_open()
 
     def rank_ends(self) -> tuple[int, int, int, int]:
         """Return the descriptors that the rank gets beside its channel."""
@@ -94,6 +94,10 @@ class RankFiles:
         for line in lines:
             sys.stdout.write(f"[rank {self._rank}] {line.decode(errors='replace')}\n")
         sys.stdout.flush()
+
+
+def _keep_open() -> IO[bytes]:
+    return tempfile.TemporaryFile(buffering=0)
 
 
 def _tail(file: IO[bytes]) -> bytes:

@@ -31,6 +31,8 @@ _REPORTING_HOOKS = (
     "pytest_exception_interact",
 )
 # pytest-timeout's timer would end a rank behind our back; the controller watches the time of every rank.
+_INHERITED_CAPTURE = pytest.StashKey[Any]()
+_PACKAGE = Path(__file__).parent.parent
 _REPLACED_PLUGINS = ("timeout", "lightning_disttest")
 
 
@@ -94,9 +96,21 @@ class ItemRunner:
         """
         try:
             self._session._setupstate.teardown_exact(nextitem)
-        except BaseException:  # noqa: BLE001  fixtures may raise anything, and the rank has to report it
-            return [traceback.format_exc()]
+        except BaseException as error:  # noqa: BLE001  fixtures may raise anything, and the rank has to report it
+            return [format_error(error)]
         return []
+
+
+def format_error(error: BaseException) -> str:
+    """Return the traceback of an error as text, without the frames of pytest and of this package."""
+    formatted = traceback.TracebackException.from_exception(error)
+    formatted.stack[:] = [frame for frame in formatted.stack if not _is_internal(frame.filename)]
+    return "".join(formatted.format())
+
+
+def _is_internal(filename: str) -> bool:
+    path = Path(filename)
+    return "_pytest" in path.parts or "pluggy" in path.parts or path.is_relative_to(_PACKAGE)
 
 
 def _redirect_hooks(session: pytest.Session, reporting: dict[str, Any]) -> None:
@@ -136,6 +150,7 @@ def redirect_output(config: pytest.Config, fds: RankFds) -> None:
     if manager is None or manager._method == "no":
         return
     old = manager._global_capturing
+    config.stash[_INHERITED_CAPTURE] = old  # dropped, it would close the descriptors that others have kept
     manager._global_capturing = None
     manager._method = "fd"
     manager.start_global_capturing()
@@ -146,6 +161,20 @@ def redirect_output(config: pytest.Config, fds: RankFds) -> None:
     for capture, fd in ((old.out, fds.stdout), (old.err, fds.stderr)):
         with contextlib.suppress(OSError, AttributeError):  # a capture in memory has no descriptor
             os.dup2(fd, capture.tmpfile.fileno())
+
+
+def revive_report(config: pytest.Config, data: dict[str, Any]) -> pytest.TestReport:
+    """Return the report that a rank sent: JSON knows no tuples, and pytest quotes a subtest's values once too often."""
+    if isinstance(data.get("longrepr"), list):
+        data["longrepr"] = tuple(data["longrepr"])
+    data["sections"] = [tuple(section) for section in data["sections"]]
+    data["user_properties"] = [tuple(pair) for pair in data["user_properties"]]
+    data["location"] = tuple(data["location"])
+    report: pytest.TestReport = config.hook.pytest_report_from_serializable(config=config, data=data)
+    context = data.get("_subtest.context")
+    if context is not None:
+        object.__setattr__(report.context, "kwargs", context["kwargs"])
+    return report
 
 
 def forget_xfail(item: pytest.Item) -> None:
@@ -178,7 +207,7 @@ def capture_is_off(config: pytest.Config) -> bool:
 def share_tmp_path(config: pytest.Config, assigned: Callable[[], str]) -> None:
     """Have the ``tmp_path`` of this rank's tests be the one folder that the controller assigned to the test."""
 
-    def make(request: pytest.FixtureRequest, factory: pytest.TempPathFactory) -> Path:
+    def make(request: object, factory: object) -> Path:  # noqa: ARG001  pytest gives both
         path = Path(assigned())
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
         return path

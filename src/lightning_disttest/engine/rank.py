@@ -117,8 +117,8 @@ class Rank:
             self._runner.run(item, nextitem)
         except pytest.exit.Exception as stop:
             return Interrupted("exit", str(stop), stop.returncode)
-        except KeyboardInterrupt:
-            return Interrupted("keyboard", traceback.format_exc(), None)
+        except KeyboardInterrupt as interrupt:
+            return Interrupted("keyboard", pytest_bridge.format_error(interrupt), None)
         except BaseException:  # noqa: BLE001  an internal error of pytest on a rank is a failure of this test
             return Interrupted("internal", traceback.format_exc(), None)
         return None
@@ -150,6 +150,7 @@ def rank_main(session: pytest.Session, request: ForkRank, fds: RankFds) -> int:
     if request.replace_environment:
         os.environ.clear()
     os.environ.update(request.environment)
+    rendezvous.keep_through_patches(rendezvous.launcher_variables(request.environment))
     processes.stamp()
     pytest_bridge.redirect_output(session.config, fds)
     faulthandler.enable(file=fds.stacks, all_threads=True)

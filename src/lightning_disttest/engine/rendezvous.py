@@ -6,6 +6,7 @@ import functools
 import os
 import socket
 from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 from lightning_disttest.engine.context import current_rank
 from lightning_disttest.errors import GroupAlreadyExists, WorldNotJoined
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
     from lightning_disttest.engine.messages import ForkRank
 
-_FOREIGN_NAMES = frozenset(
+_LAUNCHER_NAMES = frozenset(
     (
         "RANK",
         "LOCAL_RANK",
@@ -33,17 +34,19 @@ _FOREIGN_NAMES = frozenset(
         "KUBERNETES_PORT",
     )
 )
-_FOREIGN_PREFIXES = ("SLURM_", "TORCHELASTIC_", "OMPI_", "PMI_", "PMIX_", "LSB_", "LSF_", "JSM_", "MPI_")
+_LAUNCHER_PREFIXES = ("SLURM_", "TORCHELASTIC_", "OMPI_", "PMI_", "PMIX_", "LSB_", "LSF_", "JSM_", "MPI_")
 
 
-def foreign_variables(environ: Mapping[str, str]) -> list[str]:
-    """Return the names in ``environ`` by which launchers and schedulers tell a process its rank."""
-    return [name for name in environ if name in _FOREIGN_NAMES or name.startswith(_FOREIGN_PREFIXES)]
+def launcher_variables(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return what is in ``environ`` by which launchers and schedulers tell a process its rank."""
+    return {
+        name: value for name, value in environ.items() if name in _LAUNCHER_NAMES or name.startswith(_LAUNCHER_PREFIXES)
+    }
 
 
 def hide_foreign_variables() -> None:
     """Remove launcher variables from this process, whoever set them (issue 5651 of Lightning)."""
-    for name in foreign_variables(os.environ):
+    for name in launcher_variables(os.environ):
         del os.environ[name]
 
 
@@ -59,6 +62,25 @@ def rank_environment(rank: int, world_size: int, port: int) -> dict[str, str]:
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(port),
     }
+
+
+def keep_through_patches(variables: Mapping[str, str]) -> None:
+    """Let ``variables`` survive ``mock.patch.dict(os.environ, os.environ.copy(), clear=True)`` on a test function.
+
+    That decorator, common in Lightning's tests, copies the environment when the module is imported. In a process
+    that was started with its variables the copy holds them; ranks are forked later, so their copy is too old.
+    """
+    genuine: Any = mock._patch_dict._patch_dict  # type: ignore[attr-defined]
+
+    @functools.wraps(genuine)
+    def patch(self: Any) -> None:
+        genuine(self)
+        # Only a copy of a pytest process's environment has this variable; a dict that somebody wrote has not.
+        if self.in_dict is os.environ and self.clear and "PYTEST_VERSION" in self.values:
+            hide_foreign_variables()
+            os.environ.update(variables)
+
+    mock._patch_dict._patch_dict = patch  # type: ignore[attr-defined]
 
 
 class ReservedPort:
@@ -113,9 +135,10 @@ def _refuse_second_group() -> None:
 
     @functools.wraps(genuine)
     def init_process_group(*args: Any, **kwargs: Any) -> Any:
+        __tracebackhide__ = True
         context = current_rank()
         if context is not None and dist.is_initialized():
-            raise GroupAlreadyExists(context.nodeid, context.rank, context.world_size, context.backend)
+            raise GroupAlreadyExists(context.nodeid, context.world_size, context.backend)
         return genuine(*args, **kwargs)
 
     dist.init_process_group = init_process_group

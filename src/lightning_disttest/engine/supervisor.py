@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import itertools
 import os
 import selectors
 import signal
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Union
+from typing import TYPE_CHECKING
 
 from lightning_disttest.engine import processes
 from lightning_disttest.engine.channel import Channel, channel_pair
@@ -40,7 +41,7 @@ class Silenced:
     problem: str
 
 
-Event = Union[FromRank, Ended, Silenced]
+Event = FromRank | Ended | Silenced
 
 
 @dataclass(eq=False, slots=True)
@@ -58,10 +59,8 @@ class RankHandle:
 
     def send(self, message: ToRank) -> None:
         """Send a message; a rank that is gone says so by its end, not here."""
-        try:
+        with contextlib.suppress(OSError):
             self.channel.send(message)
-        except OSError:
-            pass
 
 
 class Supervisor:
@@ -222,7 +221,5 @@ class Supervisor:
         handle.inbox.append((next(self._arrivals), time.monotonic(), event))
 
     def _unregister(self, file: Channel | int) -> None:
-        try:
+        with contextlib.suppress(KeyError, ValueError):  # it was unregistered when its stream ended
             self._selector.unregister(file)
-        except (KeyError, ValueError):
-            pass  # it was unregistered when its stream ended

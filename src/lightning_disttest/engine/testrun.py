@@ -96,8 +96,8 @@ class TestRun:
         pool: WorldPool,
         world: World,
         message: RunItem,
-        revive: Callable[[dict[str, Any]], pytest.TestReport],
         grace: float,
+        revive: Callable[[dict[str, Any]], pytest.TestReport],
     ) -> None:
         self._supervisor = supervisor
         self._pool = pool
@@ -183,7 +183,7 @@ class TestRun:
         if not progress.dead:
             progress.dead = not isinstance(event, Silenced)
             progress.end_arrival = arrival
-            progress.how = _describe_end(event, progress)
+            progress.how = _describe_end(event)
             if isinstance(event, Interrupted) and event.kind == "exit":
                 self._exit = (progress.handle.rank, event)
         return True
@@ -255,18 +255,18 @@ def _story(progress: _Progress, unfinished: Fate) -> RankStory:
     )
 
 
-def _describe_end(event: Event, progress: _Progress) -> str:
+def _describe_end(event: Event) -> str:
     if isinstance(event, Ended):
         return processes.describe_status(event.status)
     if isinstance(event, Silenced):
         return "closed its channel to pytest" + (f" ({event.problem})" if event.problem else "")
     if isinstance(event, JoinFailed):
-        return f"could not join its world:\n{event.text}"
+        return f"could not join its world\n{event.text}"
     assert isinstance(event, Interrupted)
     if event.kind == "exit":
         return f"called pytest.exit: {event.text}"
     what = "KeyboardInterrupt was raised" if event.kind == "keyboard" else "an internal error of pytest"
-    return f"{what}:\n{event.text}"
+    return f"{what}\n{event.text}"
 
 
 def _is_plain_skip(report: pytest.TestReport) -> bool:

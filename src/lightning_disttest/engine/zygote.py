@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import selectors
 import signal
 from typing import TYPE_CHECKING
 
 from lightning_disttest.engine import processes
-from lightning_disttest.engine.channel import Channel
 from lightning_disttest.engine.messages import ForkRank, RankEnded, RankForked, SignalRank
 from lightning_disttest.engine.output import FILES_PER_RANK, RankFds
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from lightning_disttest.engine.channel import Channel
 
     RankMain = Callable[[ForkRank, RankFds], int]
 
@@ -55,10 +57,8 @@ class Zygote:
         signal.signal(signal.SIGCHLD, lambda *_: None)
 
     def _drain_wakeups(self) -> None:
-        try:
+        with contextlib.suppress(BlockingIOError):
             os.read(self._wake_read, 4096)
-        except BlockingIOError:
-            pass
 
     def _serve(self) -> None:
         for message in self._control.receive_available():

@@ -60,7 +60,7 @@ def merge_subreports(stories: Sequence[RankStory], frame: Frame) -> list[pytest.
     """Return one report per subtest: that of the first rank, or a failed one that shows every rank that failed it."""
     grouped: dict[str, list[tuple[RankStory, pytest.TestReport, int]]] = {}
     for story in stories:
-        for report, arrival in zip(story.reports, story.arrivals):
+        for report, arrival in zip(story.reports, story.arrivals, strict=True):
             if is_subreport(report):
                 grouped.setdefault(repr(report.context), []).append((story, report, arrival))
     return [_merge_subreport(group, frame) for group in grouped.values()]

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import enum
+import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import pytest
 
+_FRAME = re.compile(r'^  File "(.+)", line (\d+) in (.+)$', re.MULTILINE)
 PHASES = ("setup", "call", "teardown")
 
 
@@ -54,6 +56,13 @@ class RankStory:
     last_output: str = ""
     stacks: str = ""
     records: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def place(self) -> str:
+        """The innermost frame of its stacks that is not torch's: where in the test it was; empty if unknown."""
+        frames = _FRAME.findall(self.stacks.rpartition("Current thread")[2])
+        own = [f"{path}:{line} in {function}" for path, line, function in frames if "/torch/" not in path]
+        return own[0] if own else ""
 
     def report_of(self, phase: str) -> pytest.TestReport | None:
         """Return the main report of a phase, not a sub-report."""

@@ -70,7 +70,7 @@ class PhaseVerdict:
 
 
 def judge(stories: Sequence[RankStory]) -> dict[str, PhaseVerdict]:
-    """Return the verdict of each phase that a plain test would have reported: setup, call unless setup failed, teardown.
+    """Return the verdict of each phase that a plain test would report: setup, call unless setup failed, teardown.
 
     Precedence over all ranks: died > time limit > failed or error > ranks disagree > xfailed > skipped > passed.
     """
@@ -78,7 +78,7 @@ def judge(stories: Sequence[RankStory]) -> dict[str, PhaseVerdict]:
     body = _without_expected(stories, [t for t in troubles if t.phase != "teardown"])
     late = [t for t in troubles if t.phase == "teardown"]
     if body:
-        return _judge_failed_body(stories, body, late)
+        return _judge_failed_body(body, late)
     verdicts = {phase: _judge_unfailed(stories, phase) for phase in ("setup", "call")}
     if verdicts["setup"].outcome != "passed" or all(s.report_of("call") is None for s in stories):
         del verdicts["call"]
@@ -97,7 +97,7 @@ def is_communication_error(report: pytest.TestReport) -> bool:
 
 def _troubles_of(story: RankStory) -> list[Trouble]:
     troubles = []
-    for report, arrival in zip(story.reports, story.arrivals):
+    for report, arrival in zip(story.reports, story.arrivals, strict=True):
         if report.failed:
             kind = Kind.COMMUNICATION if is_communication_error(report) else Kind.OWN_ERROR
             troubles.append(Trouble(story, kind, str(report.when), arrival, report))
@@ -133,9 +133,7 @@ def _order(troubles: Sequence[Trouble]) -> tuple[Trouble, ...]:
     return tuple(sorted(troubles, key=key))
 
 
-def _judge_failed_body(
-    stories: Sequence[RankStory], body: list[Trouble], late: list[Trouble]
-) -> dict[str, PhaseVerdict]:
+def _judge_failed_body(body: list[Trouble], late: list[Trouble]) -> dict[str, PhaseVerdict]:
     ordered = _order(body)
     phase = ordered[0].phase
     verdicts = {"setup": PhaseVerdict("passed")}
@@ -186,4 +184,5 @@ def _progress(story: RankStory) -> str:
     if story.fate is Fate.FINISHED:
         return "passed"
     done = [phase for phase in PHASES if story.report_of(phase) is not None]
-    return f"{story.fate.value} in {story.phase}" + (f" after {done[-1]}" if done else "")
+    where = f", at {story.place}" if story.place else ""
+    return f"{story.fate.value} in {story.phase}" + (f" after {done[-1]}" if done else "") + where

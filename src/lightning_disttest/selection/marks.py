@@ -43,7 +43,7 @@ class Plan:
 PLAN = pytest.StashKey[Plan]()
 
 
-class _Problem(Exception):
+class _MarkError(Exception):
     """A mark that can not be served; the text says why and what to write instead."""
 
 
@@ -57,7 +57,7 @@ def plan_items(items: Iterable[pytest.Item]) -> None:
     for item in items:
         try:
             plan = _plan(item)
-        except _Problem as problem:
+        except _MarkError as problem:
             problems.append((item.nodeid, str(problem)))
         else:
             if plan is not None:
@@ -95,7 +95,7 @@ def _plan(item: pytest.Item) -> Plan | None:
     distributed = item.get_closest_marker("distributed")
     standalone = asks_for_standalone(item)
     if distributed is not None and standalone:
-        raise _Problem(
+        raise _MarkError(
             "it is marked both distributed and standalone; keep one: distributed runs the body on ranks, standalone "
             "runs it once, in a fresh process"
         )
@@ -110,15 +110,15 @@ def _distributed_plan(item: pytest.Item, mark: pytest.Mark) -> Plan:
     unknown = sorted(set(mark.kwargs) - _DISTRIBUTED_KEYWORDS)
     if unknown or len(mark.args) > 1 or (mark.args and _PARAMETER in mark.kwargs):
         given = f"unknown keyword {unknown[0]!r}" if unknown else "more than one positional argument"
-        raise _Problem(f"mark distributed: {given}; it takes {MARKERS[0].partition(':')[0]}")
+        raise _MarkError(f"mark distributed: {given}; it takes {MARKERS[0].partition(':')[0]}")
     keywords = mark.kwargs
     size = _world_size(item, mark.args[0] if mark.args else keywords.get(_PARAMETER))
     static = keywords.get("static", True)
     if not isinstance(static, bool):
-        raise _Problem(f"mark distributed: static must be True or False, not {static!r}")
+        raise _MarkError(f"mark distributed: static must be True or False, not {static!r}")
     device = keywords.get("device", "cpu")
     if device not in _DEVICES:
-        raise _Problem(f"mark distributed: device must be one of {', '.join(_DEVICES)}, not {device!r}")
+        raise _MarkError(f"mark distributed: device must be one of {', '.join(_DEVICES)}, not {device!r}")
     backend = _backend(keywords.get("backend"), device)
     return Plan("static" if static else "dynamic", size, device, backend, _timeout(keywords.get("timeout")))
 
@@ -129,7 +129,7 @@ def _standalone_plan(mark: pytest.Mark | None) -> Plan:
     unknown = sorted(set(mark.kwargs) - {"timeout"})
     if unknown or len(mark.args) > 1:
         given = f"unknown keyword {unknown[0]!r}" if unknown else "more than one positional argument"
-        raise _Problem(f"mark standalone: {given}; it takes standalone(timeout=None)")
+        raise _MarkError(f"mark standalone: {given}; it takes standalone(timeout=None)")
     return Plan("standalone", 1, "cpu", "", _timeout(mark.args[0] if mark.args else mark.kwargs.get("timeout")))
 
 
@@ -137,17 +137,17 @@ def _world_size(item: pytest.Item, given: Any) -> int:
     callspec = getattr(item, "callspec", None)
     if _is_list(given):
         if not given:
-            raise _Problem("mark distributed: the list of world sizes is empty")
+            raise _MarkError("mark distributed: the list of world sizes is empty")
         if callspec is None:
-            raise _Problem(
+            raise _MarkError(
                 "mark distributed: a list of world sizes needs a test function, which pytest can parametrise; "
                 "give one number to this test"
             )
         given = callspec.params[_PARAMETER]
     if given is None:
-        raise _Problem("mark distributed: world_size is missing; write distributed(world_size=2)")
+        raise _MarkError("mark distributed: world_size is missing; write distributed(world_size=2)")
     if isinstance(given, bool) or not isinstance(given, int) or given < 1:
-        raise _Problem(f"mark distributed: world_size must be a whole number of 1 or more, not {given!r}")
+        raise _MarkError(f"mark distributed: world_size must be a whole number of 1 or more, not {given!r}")
     return given
 
 
@@ -157,10 +157,10 @@ def _backend(given: Any, device: str) -> str:
     import torch.distributed as dist
 
     if not isinstance(given, str):
-        raise _Problem(f"mark distributed: backend must be a name, not {given!r}")
+        raise _MarkError(f"mark distributed: backend must be a name, not {given!r}")
     built_in = [name for name in dist.Backend.backend_list if dist.is_backend_available(name)]
     if any(part.rpartition(":")[2] not in built_in for part in given.split(",")):  # "cpu:gloo,cuda:nccl" is legal
-        raise _Problem(
+        raise _MarkError(
             f"mark distributed: backend {given!r} is not built into this torch, which has {', '.join(built_in)}"
         )
     return given
@@ -170,7 +170,7 @@ def _timeout(given: Any) -> float | None:
     if given is None:
         return None
     if isinstance(given, bool) or not isinstance(given, (int, float)) or not 0 <= given < float("inf"):
-        raise _Problem(f"timeout must be a number of seconds, 0 or more (0: no limit), not {given!r}")
+        raise _MarkError(f"timeout must be a number of seconds, 0 or more (0: no limit), not {given!r}")
     return float(given)
 
 

@@ -1,4 +1,4 @@
-"""Lightning's launchers: the one that runs the command line again is answered in standalone tests, refused elsewhere."""
+"""Lightning's launcher that runs the command line again: answered in standalone tests, refused elsewhere."""
 
 from __future__ import annotations
 
@@ -68,10 +68,10 @@ def _patch(module: ModuleType) -> None:
     def call_children_scripts(self: Any) -> None:
         __tracebackhide__ = True
         rank = current_rank()
-        if rank is not None and rank.kind == "standalone" and not _command_is_mocked():
-            _launch(self, rank)
-        elif _command_is_mocked():
+        if self.num_processes == 1 or _command_is_mocked():
             genuine(self)
+        elif rank is not None and rank.kind == "standalone":
+            _launch(self, rank)
         else:
             raise _refusal(self, rank)
 
@@ -80,12 +80,13 @@ def _patch(module: ModuleType) -> None:
 
 
 def _patch_observer(module: ModuleType) -> None:
-    """Lightning's observer polls its child processes each five seconds and ends by killing its parent: not for ours."""
+    """Keep Lightning's observer away from ranks of ours: it polls each five seconds and ends by killing its parent."""
     genuine: Any = module._launch_process_observer
 
     @functools.wraps(genuine)
     def launch_process_observer(child_processes: list[Any]) -> None:
-        if not any(isinstance(child, LaunchedRank) for child in child_processes):
+        in_rank = current_rank() is not None
+        if not in_rank or any(not isinstance(child, LaunchedRank) for child in child_processes):
             genuine(child_processes)
 
     setattr(module, "_launch_process_observer", launch_process_observer)  # noqa: B010

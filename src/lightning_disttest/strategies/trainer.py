@@ -45,7 +45,7 @@ class TrainerMaker:
             WorldMismatch: if ``devices``, ``num_nodes`` or ``accelerator`` can not be had in this world.
         """
         package = import_lightning()
-        defaults = self._quick_and_quiet() | (self._fitted(arguments, package) if self._in_world() else {})
+        defaults = self._quick_and_quiet() | (self._fitted(arguments) if self._in_world() else {})
         trainer = package.Trainer(**(defaults | arguments | self._plugins(arguments, package)))
         self._made.append(trainer)
         return trainer
@@ -77,7 +77,7 @@ class TrainerMaker:
             "default_root_dir": self._tmp_path,
         }
 
-    def _fitted(self, arguments: dict[str, Any], package: ModuleType) -> dict[str, Any]:
+    def _fitted(self, arguments: dict[str, Any]) -> dict[str, Any]:
         size = self._world.world_size
         fitting = {
             "devices": (size, str(size), "auto", -1, list(range(size))),
