@@ -31,6 +31,7 @@ class Channel:
     def __init__(self, sock: socket.socket) -> None:
         self._socket = sock
         self._buffer = bytearray()
+        self._queue = bytearray()
         self.closed = False
         self.fds: list[int] = []
 
@@ -44,17 +45,23 @@ class Channel:
         self._socket.close()
 
     def send(self, message: Message, fds: tuple[int, ...] = ()) -> None:
-        """Send one message and, beside its first byte, descriptors.
+        """Send a message, after those that were queued, and beside the first byte descriptors.
 
         Raises:
             OSError: if the other end is gone.
         """
-        body = encode(message)
-        frame = _HEADER.pack(len(body)) + body
+        self.queue(message)
+        frames = bytes(self._queue)
+        self._queue.clear()
         if fds:
-            sent = socket.send_fds(self._socket, [frame], list(fds))
-            frame = frame[sent:]
-        self._socket.sendall(frame)
+            sent = socket.send_fds(self._socket, [frames], list(fds))
+            frames = frames[sent:]
+        self._socket.sendall(frames)
+
+    def queue(self, message: Message) -> None:
+        """Send a message together with the next one that is sent."""
+        body = encode(message)
+        self._queue += _HEADER.pack(len(body)) + body
 
     def receive(self) -> Message | None:
         """Wait for one message; None when the other end has closed.

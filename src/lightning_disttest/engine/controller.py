@@ -141,8 +141,7 @@ class Controller:
             pool.end(dead)
         tmp_path = self._make_tmp_path(item)
         message = RunItem(self._indices[item], self._next.get(item), str(tmp_path))
-        revive = functools.partial(pytest_bridge.revive_report, self._config)
-        run = TestRun(self._supervisor, pool, world, message, self._settings.grace, revive)
+        run = TestRun(self._supervisor, pool, world, message, self._settings.grace, self._config)
         try:
             record = run.run(deadline)
         except BaseException:

@@ -92,6 +92,20 @@ class ReportMade:
 
 
 @dataclass(frozen=True, slots=True)
+class PhasePassed:
+    """Rank to controller: a phase passed and there is nothing more to tell of it; times are in seconds.
+
+    Such messages may wait in the rank for the next other one: a message of their own for each phase would wake the
+    controller eight times per test. Which phase a rank is in stands in its file of progress (see ``output``).
+    """
+
+    when: str
+    start: float
+    stop: float
+    duration: float
+
+
+@dataclass(frozen=True, slots=True)
 class WarningRecorded:
     """Rank to controller: one warning that pytest recorded."""
 
@@ -165,6 +179,7 @@ ToRank = RunItem | Retire | RanksLaunched
 FromRank = (
     RankReady
     | ReportMade
+    | PhasePassed
     | WarningRecorded
     | ValueRecorded
     | LaunchRanks
@@ -188,6 +203,7 @@ MESSAGES: dict[str, type[Any]] = {
         RanksLaunched,
         RankReady,
         ReportMade,
+        PhasePassed,
         WarningRecorded,
         ValueRecorded,
         LaunchRanks,

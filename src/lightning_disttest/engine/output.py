@@ -1,4 +1,4 @@
-"""The files of a rank: its channel, its raw output, and files that keep its captured output and stacks readable.
+"""The files of a rank: its channel, its raw output, and files for its captured output, stacks and progress.
 
 The controller makes them, the rank writes them. Because the controller holds them too, the last lines and the
 stacks of a rank can be read after it was killed.
@@ -12,19 +12,30 @@ import tempfile
 from dataclasses import dataclass
 from typing import IO
 
-FILES_PER_RANK = 5
+FILES_PER_RANK = 6
+STAGES = ("start", "setup", "call", "teardown", "exit")
 _TAIL_BYTES = 1 << 14
 
 
 @dataclass(frozen=True, slots=True)
 class RankFds:
-    """The rank's side, as descriptors: channel, raw output (fd 1 and 2), captured stdout, captured stderr, stacks."""
+    """The rank's side: channel, raw output (fd 1 and 2), captured stdout and stderr, stacks, progress."""
 
     channel: int
     raw: int
     stdout: int
     stderr: int
     stacks: int
+    progress: int
+
+    def close(self) -> None:
+        """Close all of them, in a process that is not the rank."""
+        for fd in (self.channel, self.raw, self.stdout, self.stderr, self.stacks, self.progress):
+            os.close(fd)
+
+    def enter(self, stage: str) -> None:
+        """Note that the rank enters a stage of a test: one byte in a file, which stays when the rank is killed."""
+        os.pwrite(self.progress, bytes((STAGES.index(stage),)), 0)
 
 
 class RankFiles:
@@ -41,10 +52,12 @@ class RankFiles:
         self._stdout = _keep_open()
         self._stderr = _keep_open()
         self._stacks = _keep_open()
+        self._progress = _keep_open()
 
-    def rank_ends(self) -> tuple[int, int, int, int]:
-        """Return the descriptors that the rank gets beside its channel."""
-        return self._raw_end, self._stdout.fileno(), self._stderr.fileno(), self._stacks.fileno()
+    def rank_ends(self) -> tuple[int, ...]:
+        """Return the descriptors that the rank gets beside its channel, in the order of ``RankFds``."""
+        files = (self._stdout, self._stderr, self._stacks, self._progress)
+        return self._raw_end, *(file.fileno() for file in files)
 
     def handed_over(self) -> None:
         """Close what only the rank needs, so that the end of its raw output can be seen."""
@@ -62,9 +75,14 @@ class RankFiles:
         if self._live:
             self._show(chunk)
 
-    def forget_raw(self) -> None:
+    def begin_test(self) -> None:
         """Start a new test: what was written before is not among its last lines."""
         self._recent = b""
+        os.pwrite(self._progress.fileno(), b"\0", 0)
+
+    def stage(self) -> str:
+        """Return the stage of the test that the rank is in."""
+        return STAGES[(os.pread(self._progress.fileno(), 1, 0) or b"\0")[0]]
 
     def last_output(self) -> str:
         """Return the last output of the rank that no report carries: captured in the open phase, and raw."""
@@ -86,7 +104,7 @@ class RankFiles:
             self._show(b"\n")
         os.close(self.raw)
         self.raw_open = False
-        for file in (self._stdout, self._stderr, self._stacks):
+        for file in (self._stdout, self._stderr, self._stacks, self._progress):
             file.close()
 
     def _show(self, chunk: bytes) -> None:

@@ -8,13 +8,14 @@ import shutil
 import sys
 import traceback
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import _pytest.tmpdir
 import pytest
 from _pytest.skipping import xfailed_key
 
-from lightning_disttest.engine.messages import ReportMade, WarningRecorded
+from lightning_disttest.engine.messages import PhasePassed, ReportMade, WarningRecorded
+from lightning_disttest.reporting.stories import is_subreport
 
 if TYPE_CHECKING:
     import warnings
@@ -32,22 +33,42 @@ _REPORTING_HOOKS = (
 )
 # pytest-timeout's timer would end a rank behind our back; the controller watches the time of every rank.
 _INHERITED_CAPTURE = pytest.StashKey[Any]()
+# What every report has; a plugin, or pytest itself for an expected failure, may have added more.
+_PLAIN_ATTRIBUTES = pytest.TestReport("", ("", None, ""), {}, "passed", None, "call").__dict__.keys()
 _PACKAGE = Path(__file__).parent.parent
 _REPLACED_PLUGINS = ("timeout", "lightning_disttest")
+
+
+class Outbox(Protocol):
+    """Where a rank's reports go."""
+
+    def send(self, message: FromRank) -> None:
+        """Send a message now."""
+
+    def queue(self, message: FromRank) -> None:
+        """Send a message together with the next one."""
+
+    def enter(self, stage: str) -> None:
+        """Note the stage of the test that begins."""
 
 
 class Recorder:
     """The one plugin whose reporting hooks run in a rank: it sends what it is told to the controller."""
 
-    def __init__(self, config: pytest.Config, send: Callable[[FromRank], None]) -> None:
+    def __init__(self, config: pytest.Config, outbox: Outbox) -> None:
         self._config = config
-        self._send = send
+        self._outbox = outbox
         self.active = False  # pytest replays the warnings of collection to a new plugin: they are not ours
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Send a report; pytest and its plugins make it serialisable."""
+        if not is_subreport(report):
+            self._outbox.enter(_stage_after(report))
+        if _says_only_passed(report):
+            self._outbox.queue(PhasePassed(report.when, report.start, report.stop, report.duration))
+            return
         data = self._config.hook.pytest_report_to_serializable(config=self._config, report=report)
-        self._send(ReportMade(data))
+        self._outbox.send(ReportMade(data))
 
     def pytest_warning_recorded(self, warning_message: warnings.WarningMessage, when: str, nodeid: str) -> None:
         """Send a warning as text: its objects stay in the rank."""
@@ -55,7 +76,23 @@ class Recorder:
             category = warning_message.category
             name = f"{category.__module__}:{category.__qualname__}"
             text, place = str(warning_message.message), warning_message.filename
-            self._send(WarningRecorded(name, text, place, warning_message.lineno, when, nodeid))
+            self._outbox.send(WarningRecorded(name, text, place, warning_message.lineno, when, nodeid))
+
+
+def _stage_after(report: pytest.TestReport) -> str:
+    if report.when == "teardown":
+        return "exit"
+    return "call" if report.when == "setup" and report.passed else "teardown"
+
+
+def _says_only_passed(report: pytest.TestReport) -> bool:
+    """Tell whether a report says nothing but that a phase passed: no output, no properties, nothing of a plugin."""
+    return (
+        report.passed
+        and not report.sections
+        and not report.user_properties
+        and report.__dict__.keys() == _PLAIN_ATTRIBUTES
+    )
 
 
 class _Relay:
@@ -74,10 +111,10 @@ class _Relay:
 class ItemRunner:
     """Runs items in a rank through pytest's own protocol, without the plugins that report or replace it."""
 
-    def __init__(self, session: pytest.Session, send: Callable[[FromRank], None]) -> None:
+    def __init__(self, session: pytest.Session, outbox: Outbox) -> None:
         manager = session.config.pluginmanager
         self._session = session
-        self._recorder = Recorder(session.config, send)
+        self._recorder = Recorder(session.config, outbox)
         manager.register(self._recorder, "disttest-recorder")
         others = [plugin for plugin in manager.get_plugins() if plugin is not self._recorder]
         reporting = {name: manager.subset_hook_caller(name, others) for name in _REPORTING_HOOKS}
@@ -175,6 +212,21 @@ def revive_report(config: pytest.Config, data: dict[str, Any]) -> pytest.TestRep
     if context is not None:
         object.__setattr__(report.context, "kwargs", context["kwargs"])
     return report
+
+
+def passed_report(message: PhasePassed) -> pytest.TestReport:
+    """Return the report of a phase of which a rank only said that it passed."""
+    return pytest.TestReport(
+        nodeid="",
+        location=("", None, ""),
+        keywords={},
+        outcome="passed",
+        longrepr=None,
+        when=message.when,  # type: ignore[arg-type]
+        duration=message.duration,
+        start=message.start,
+        stop=message.stop,
+    )
 
 
 def forget_xfail(item: pytest.Item) -> None:

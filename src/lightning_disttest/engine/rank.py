@@ -48,7 +48,7 @@ class Rank:
         self._request = request
         self._fds = fds
         self._channel = Channel(socket.socket(fileno=fds.channel))
-        self._sending = threading.Lock()
+        self.sending = threading.Lock()
         self._tmp_path = ""
         self._context = RankContext(
             rank=request.rank,
@@ -58,17 +58,17 @@ class Rank:
             backend=request.backend,
             port=request.port,
             nodeid="",
-            send=self._send,
+            send=self.send,
             launch=self._launch,
         )
-        self._runner = pytest_bridge.ItemRunner(session, self._send)
+        self._runner = pytest_bridge.ItemRunner(session, self)
 
     def run(self) -> int:
         """Serve the controller; return the exit status."""
         if not self._join():
             return 1
         self._session.config.hook.pytest_disttest_rank_start(config=self._session.config, rank=self._context)
-        self._send(RankReady())
+        self.send(RankReady())
         while (message := self._channel.receive()) is not None:
             if isinstance(message, RunItem):
                 if not self._run_item(message):
@@ -87,7 +87,7 @@ class Rank:
             try:
                 rendezvous.join_world(self._request)
             except Exception:  # noqa: BLE001  whatever it is, the controller has to hear it
-                self._send(JoinFailed(traceback.format_exc()))
+                self.send(JoinFailed(traceback.format_exc()))
                 return False
         return True
 
@@ -103,13 +103,14 @@ class Rank:
             pytest_bridge.name_single_test(item)
         problems = self._runner.end_fixtures(item)
         if problems:
-            self._send(FixturesFailed(problems))
+            self.send(FixturesFailed(problems))
+        self.enter("setup")
         interrupted = self._run_protocol(item, nextitem)
         if interrupted is not None:
-            self._send(interrupted)
+            self.send(interrupted)
             return False
         intact = rendezvous.world_is_intact() if self._request.backend else True
-        self._send(ItemFinished(message.index, intact))
+        self.send(ItemFinished(message.index, intact))
         return True
 
     def _run_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> Interrupted | None:
@@ -128,14 +129,24 @@ class Rank:
         atexit._run_exitfuncs()
         sys.stdout.flush()
         sys.stderr.flush()
-        self._send(Retired(problems))
+        self.send(Retired(problems))
 
-    def _send(self, message: FromRank) -> None:
-        with self._sending:
+    def send(self, message: FromRank) -> None:
+        """Send a message to the controller; a thread of the test may do so too."""
+        with self.sending:
             self._channel.send(message)
 
+    def queue(self, message: FromRank) -> None:
+        """Send a message together with the next one."""
+        with self.sending:
+            self._channel.queue(message)
+
+    def enter(self, stage: str) -> None:
+        """Note the stage of the test that begins."""
+        self._fds.enter(stage)
+
     def _launch(self, environments: list[dict[str, str]]) -> list[int]:
-        self._send(LaunchRanks(environments))
+        self.send(LaunchRanks(environments))
         answer = self._channel.receive()
         if not isinstance(answer, RanksLaunched) or answer.problem:
             raise LaunchFailed(answer.problem if isinstance(answer, RanksLaunched) else "pytest has ended")

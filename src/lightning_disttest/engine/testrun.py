@@ -6,13 +6,14 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from lightning_disttest.engine import processes
+from lightning_disttest.engine import processes, pytest_bridge
 from lightning_disttest.engine.messages import (
     FixturesFailed,
     Interrupted,
     ItemFinished,
     JoinFailed,
     LaunchRanks,
+    PhasePassed,
     RanksLaunched,
     ReportMade,
     Retire,
@@ -24,7 +25,7 @@ from lightning_disttest.engine.messages import (
 from lightning_disttest.engine.rank import STACKS_SIGNAL
 from lightning_disttest.engine.supervisor import Ended, Event, RankHandle, Silenced, Supervisor
 from lightning_disttest.errors import ZygoteLost
-from lightning_disttest.reporting.stories import PHASES, Fate, RankStory, is_subreport, is_xfailed
+from lightning_disttest.reporting.stories import Fate, RankStory, is_subreport, is_xfailed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -52,18 +53,6 @@ class _Progress:
     end_arrival: int = 0
     stacks: str = ""
     last_output: str = ""
-
-    @property
-    def phase(self) -> str:
-        """The phase that the rank is in: the one after the last that it reported."""
-        reported = [report.when for report in self.reports if not is_subreport(report)]
-        if not reported:
-            return "start" if not self.handle.ready else "setup"
-        last = reported[-1]
-        setup_failed = last == "setup" and not self.reports[-1].passed
-        if last == "teardown":
-            return "exit"
-        return "teardown" if last == "call" or setup_failed else PHASES[PHASES.index(str(last)) + 1]
 
     @property
     def done(self) -> bool:
@@ -97,13 +86,13 @@ class TestRun:
         world: World,
         message: RunItem,
         grace: float,
-        revive: Callable[[dict[str, Any]], pytest.TestReport],
+        config: pytest.Config,
     ) -> None:
         self._supervisor = supervisor
         self._pool = pool
         self._world = world
         self._message = message
-        self._revive = revive
+        self._config = config
         self._grace = grace
         self._ranks = [_Progress(handle) for handle in world.ranks]
         self._warnings: list[tuple[int, WarningRecorded]] = []
@@ -115,7 +104,7 @@ class TestRun:
     def run(self, deadline: float | None) -> TestRecord:
         """Run the test until ``deadline`` (a time of the monotonic clock; None: without limit)."""
         for progress in self._ranks:
-            progress.handle.files.forget_raw()
+            progress.handle.files.begin_test()
             progress.handle.send(self._message)
         in_time = self._listen(lambda: all(progress.done for progress in self._ranks), deadline)
         unfinished = [progress for progress in self._ranks if not progress.done]
@@ -153,13 +142,16 @@ class TestRun:
 
     def _take(self, progress: _Progress, event: Event, arrival: int) -> bool:
         """Note an event; return whether the other ranks should now hurry."""
-        if isinstance(event, ReportMade):
-            report = self._revive(event.report)
+        if isinstance(event, PhasePassed):
+            progress.reports.append(pytest_bridge.passed_report(event))
+            progress.arrivals.append(arrival)
+        elif isinstance(event, ReportMade):
+            report = pytest_bridge.revive_report(self._config, event.report)
             progress.reports.append(report)
             progress.arrivals.append(arrival)
             # A skip and an expected failure leave the others alone in their collectives just as a failure does.
             return report.failed or (report.skipped and not is_subreport(report)) or is_xfailed(report)
-        if isinstance(event, ItemFinished):
+        elif isinstance(event, ItemFinished):
             progress.finished = True
             self._world.healthy &= event.intact
         elif isinstance(event, WarningRecorded):
@@ -244,7 +236,7 @@ def _story(progress: _Progress, unfinished: Fate) -> RankStory:
         rank=progress.handle.rank,
         pid=progress.handle.pid,
         fate=fate,
-        phase=progress.phase,
+        phase=progress.handle.files.stage(),
         reports=tuple(progress.reports),
         arrivals=tuple(progress.arrivals),
         end_arrival=progress.end_arrival,

@@ -75,8 +75,7 @@ class Zygote:
         zygote = os.getpid()
         pid = processes.fork(lambda: self._become_rank(zygote, request, fds))
         self._tokens[pid] = request.token
-        for fd in (fds.channel, fds.raw, fds.stdout, fds.stderr, fds.stacks):
-            os.close(fd)
+        fds.close()
         self._control.send(RankForked(request.token, pid))
 
     def _become_rank(self, zygote: int, request: ForkRank, fds: RankFds) -> int:
