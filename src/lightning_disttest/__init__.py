@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING
-
-from lightning_disttest.world import World
 
 if TYPE_CHECKING:
     from lightning_disttest.strategies.trainer import TrainerFactory
+    from lightning_disttest.world import World
 
 __all__ = ["TrainerFactory", "World"]
 
+# Imported when asked for: pytest imports this package at each start, in runs without distributed tests too.
+_HOMES = {"TrainerFactory": "lightning_disttest.strategies.trainer", "World": "lightning_disttest.world"}
+
 
 def __getattr__(name: str) -> object:
-    if name == "TrainerFactory":
-        from lightning_disttest.strategies.trainer import TrainerFactory
-
-        return TrainerFactory
+    if name in _HOMES:
+        return getattr(importlib.import_module(_HOMES[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -100,6 +100,8 @@ class Controller:
         pytest_bridge.forget_xfail(item)
         verdict = outcome.verdicts.get(str(report.when), PhaseVerdict("passed"))
         apply_verdict(report, verdict, outcome.stories, outcome.frame)
+        if report.when == "teardown":
+            del item.stash[_OUTCOME]  # items live as long as the session; what the ranks sent need not
         return report
 
     def setup(self, item: pytest.Item) -> None:

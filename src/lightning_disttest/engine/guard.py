@@ -6,13 +6,12 @@ one in a forked child hangs for ever; CUDA can not be used in a child once the p
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lightning_disttest.engine import processes
 from lightning_disttest.errors import UnsafeFork
 from lightning_disttest.imports import when_imported
 
@@ -20,6 +19,7 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 _CANARY_S = 2
+_OPEN_FILES = "/proc/self/fd"
 _CANARY_NUMBERS = 1_000_000
 
 
@@ -93,6 +93,8 @@ def check_fork(culprits: list[str]) -> None:
     Raises:
         UnsafeFork: if not; the text says why and names the test modules that are to blame, if they are known.
     """
+    if sys.platform != "linux":
+        raise UnsafeFork(f"forking ranks is known to be safe on Linux only, and this is {sys.platform}", culprits)
     torch = sys.modules.get("torch")
     if torch is None:
         return
@@ -100,9 +102,8 @@ def check_fork(culprits: list[str]) -> None:
         raise UnsafeFork("it has opened a GPU, which a forked process can not use", culprits)
     if _xla_is_initialized():
         raise UnsafeFork("it has initialised the XLA runtime, which a forked process can not use", culprits)
-    status = _run_canary(torch)
-    if status != 0:
-        ended = "did not end" if status is None else processes.describe_status(status)
+    ended = _run_canary(torch)
+    if ended != "exited with status 0":
         raise UnsafeFork(
             f"a trial fork of it hung in its first parallel computation ({ended}): a thread pool was already running",
             culprits,
@@ -114,7 +115,10 @@ def gpu_is_open() -> bool:
     return any(target.startswith("/dev/nvidia") for target in _open_files())
 
 
-def _run_canary(torch: ModuleType) -> int | None:
+def _run_canary(torch: ModuleType) -> str:
+    """Fork a child that runs one parallel region under an alarm; return how it ended."""
+    from lightning_disttest.engine import processes
+
     def main() -> int:
         module: Any = torch
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
@@ -123,7 +127,8 @@ def _run_canary(torch: ModuleType) -> int | None:
         module.ones(_CANARY_NUMBERS).sum()
         return 0
 
-    return processes.end_child(processes.fork(main), _CANARY_S + 3)
+    status = processes.end_child(processes.fork(main), _CANARY_S + 3)
+    return "did not end" if status is None else processes.describe_status(status)
 
 
 def _xla_is_initialized() -> bool:
@@ -140,12 +145,8 @@ def _native_threads() -> int:
 
 def _open_files() -> list[str]:
     targets = []
-    try:
-        for entry in Path("/proc/self/fd").iterdir():
-            try:
-                targets.append(str(entry.readlink()))
-            except OSError:
-                continue  # it was closed meanwhile: the directory's own descriptor always is
-    except OSError:
-        return []
+    with contextlib.suppress(OSError):
+        for entry in os.listdir(_OPEN_FILES):  # noqa: PTH208  run for each test module, so it has to be cheap
+            with contextlib.suppress(OSError):  # closed meanwhile: the descriptor of the directory itself always is
+                targets.append(os.readlink(f"{_OPEN_FILES}/{entry}"))  # noqa: PTH115
     return targets

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from lightning_disttest.engine.output import RankFds
 
 # A real-time signal that nobody uses: Lightning takes SIGUSR1, SIGUSR2 and SIGTERM for itself.
-STACKS_SIGNAL = signal.SIGRTMIN + 7
+STACKS_SIGNAL = getattr(signal, "SIGRTMIN", signal.SIGUSR2) + 7
 
 
 class Rank:

@@ -7,7 +7,6 @@ import os
 import subprocess
 from typing import TYPE_CHECKING, Any
 
-from lightning_disttest.engine import processes
 from lightning_disttest.engine.context import current_rank
 from lightning_disttest.errors import RelaunchRefused
 from lightning_disttest.imports import when_imported
@@ -39,6 +38,8 @@ class LaunchedRank:
 
     def send_signal(self, signum: int) -> None:
         """Send a signal to the rank; one that is gone is no error."""
+        from lightning_disttest.engine import processes
+
         processes.signal_process(self.pid, signum)
 
 
