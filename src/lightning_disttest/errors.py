@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -58,9 +58,13 @@ class ZygoteLost(DisttestError):
 
 
 class ChannelBroken(DisttestError):
-    """Raised when a channel ended in the middle of a message, or carried something that is no message."""
+    """Raised when a channel ended in the middle of a message, or carried something that is no message.
 
-    def __init__(self, problem: str) -> None:
+    ``messages`` are those that arrived whole in the same read.
+    """
+
+    def __init__(self, problem: str, messages: Sequence[Any] = ()) -> None:
+        self.messages = tuple(messages)
         super().__init__(f"a channel between processes broke: {problem}")
 
 

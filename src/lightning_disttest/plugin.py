@@ -42,7 +42,9 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
     """Prepare for the import of torch and Lightning, which a conftest may do already."""
     guard.watch_torch()
     launchers.watch_lightning()
-    if early_config.known_args_namespace.disttest_standalone:
+    with _usage_errors():
+        settings = resolve(early_config, namespace=early_config.known_args_namespace)
+    if settings.standalone:
         # Lightning's RunIf reads the variable when it decorates a test.
         _set_variable(early_config, _STANDALONE_VARIABLE, "1")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
@@ -103,13 +104,16 @@ def add_options(parser: pytest.Parser) -> None:
         parser.addini(option.ini, help=option.help, default="")
 
 
-def resolve(config: pytest.Config, environ: Mapping[str, str] = os.environ) -> Settings:
-    """Resolve all options of ``config``.
+def resolve(
+    config: pytest.Config, environ: Mapping[str, str] = os.environ, namespace: argparse.Namespace | None = None
+) -> Settings:
+    """Resolve all options of ``config``; ``namespace`` has the command line where pytest has not filled the config yet.
 
     Raises:
         InvalidSetting: if a value is not legal; the text names where the value came from.
     """
-    values = {option.dest: _resolve_one(option, config, environ) for option in OPTIONS}
+    given = config.option if namespace is None else namespace
+    values = {option.dest: _resolve_one(option, config, environ, given) for option in OPTIONS}
     return Settings(
         standalone=bool(values["disttest_standalone"]),
         timeout=float(values["disttest_timeout"]),
@@ -118,9 +122,11 @@ def resolve(config: pytest.Config, environ: Mapping[str, str] = os.environ) -> S
     )
 
 
-def _resolve_one(option: Option, config: pytest.Config, environ: Mapping[str, str]) -> bool | float | str:
+def _resolve_one(
+    option: Option, config: pytest.Config, environ: Mapping[str, str], given: argparse.Namespace
+) -> bool | float | str:
     sources = (
-        (config.getoption(option.dest, default=None), f"the option {option.flag}"),
+        (getattr(given, option.dest, None), f"the option {option.flag}"),
         (environ.get(option.environment) or None, f"the environment variable {option.environment}"),
         (config.getini(option.ini) or None, f"the ini option {option.ini}"),
     )

@@ -78,6 +78,7 @@ class World:
         Raises:
             BarrierTimeout: if a rank did not come; on rank 0 the text names it.
         """
+        __tracebackhide__ = True
         if not _group_exists():
             return
         import torch.distributed as dist
@@ -88,7 +89,7 @@ class World:
         try:
             dist.monitored_barrier(timeout=timedelta(seconds=timeout), wait_all_ranks=True)
         except RuntimeError as error:
-            raise BarrierTimeout(self.rank, timeout, str(error).strip()) from error
+            raise BarrierTimeout(self.rank, timeout, str(error).strip()) from None
 
     def record(self, name: str, value: object) -> None:
         """Record a value under a name; after the test it must be equal on all ranks, else the test fails.

@@ -30,6 +30,7 @@ class Channel:
 
     def __init__(self, sock: socket.socket) -> None:
         self._socket = sock
+        self._socket.settimeout(None)  # a test suite may have set socket.setdefaulttimeout
         self._buffer = bytearray()
         self._queue = bytearray()
         self.closed = False
@@ -71,6 +72,8 @@ class Channel:
         """
         while (message := self._take()) is None:
             if not self._read(0):
+                if self._buffer:
+                    raise ChannelBroken(self._shortage())
                 return None
         return message
 
@@ -89,6 +92,10 @@ class Channel:
         messages = []
         while (message := self._take()) is not None:
             messages.append(message)
+        if self.closed and self._buffer:
+            shortage = self._shortage()
+            self._buffer.clear()
+            raise ChannelBroken(shortage, messages)
         return messages
 
     def _read(self, flags: int) -> int:
@@ -104,8 +111,6 @@ class Channel:
                 self.fds.extend(fds)
         if not chunk:
             self.closed = True
-            if self._buffer and not self._complete():
-                raise ChannelBroken(self._shortage())
         self._buffer += chunk
         return len(chunk)
 

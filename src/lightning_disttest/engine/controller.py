@@ -106,6 +106,7 @@ class Controller:
 
     def setup(self, item: pytest.Item) -> None:
         """Run all phases of an item on its ranks; stands in for ``item.setup``."""
+        __tracebackhide__ = True
         if _OUTCOME in item.stash:  # a rerun starts anew
             del item.stash[_OUTCOME]
         plan = plan_of(item)
@@ -153,7 +154,7 @@ class Controller:
             self._report_late(world, list(record.inherited))
         world.last_nodeid = item.nodeid
         problems = self._release(world, record, pool, message)
-        outcome = self._judge(item, record, problems, timeout)
+        outcome = self._judge(item, plan, record, problems, timeout)
         passed = all(verdict.outcome == "passed" for verdict in outcome.verdicts.values())
         pytest_bridge.retain_tmp_path(self._config, tmp_path, passed)
         return record, outcome
@@ -169,13 +170,16 @@ class Controller:
             pool.give_back(world)
         return []
 
-    def _judge(self, item: pytest.Item, record: TestRecord, problems: list[str], timeout: float) -> _Outcome:
+    def _judge(
+        self, item: pytest.Item, plan: Plan, record: TestRecord, problems: list[str], timeout: float
+    ) -> _Outcome:
         path, lineno, _ = item.location
         frame = Frame(
             nodeid=item.nodeid,
             path=path,
             lineno=(lineno or 0) + 1,
             world_size=len(record.stories),
+            is_fresh_process=plan.kind == "standalone" and len(record.stories) == 1,
             timeout=timeout,
             grace=self._settings.grace,
             rank_output=self._settings.rank_output,

@@ -33,19 +33,19 @@ class _TorchThreads:
         self._genuine: int | None = None
         self._wanted: int | None = 1
 
-    def imported(self, torch: ModuleType) -> None:
-        module: Any = torch
-        if self._genuine is None:
-            self._genuine = module.get_num_threads()
-        if self._wanted is not None:
-            module.set_num_threads(self._wanted)
-
     def use(self, number: int | None) -> None:
         """Set torch to ``number`` threads, now or when it is imported; None stands for its own number."""
         self._wanted = number
-        torch: Any = sys.modules.get("torch")
+        torch = sys.modules.get("torch")
         if torch is not None and hasattr(torch, "set_num_threads"):
-            torch.set_num_threads(number if number is not None else self._genuine)
+            self.apply(torch)
+
+    def apply(self, torch: ModuleType) -> None:
+        """Set the threads of torch, which was just imported or is to be changed."""
+        module: Any = torch
+        if self._genuine is None:
+            self._genuine = module.get_num_threads()
+        module.set_num_threads(self._genuine if self._wanted is None else self._wanted)
 
 
 _threads = _TorchThreads()
@@ -55,7 +55,7 @@ def watch_torch() -> None:
     """Hold torch at one thread until ``release_torch``, and keep its CUDA check away from the driver."""
     os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
     _threads.use(1)
-    when_imported("torch", _threads.imported)
+    when_imported("torch", _threads.apply)
 
 
 def release_torch() -> None:
@@ -104,10 +104,8 @@ def check_fork(culprits: list[str]) -> None:
         raise UnsafeFork("it has initialised the XLA runtime, which a forked process can not use", culprits)
     ended = _run_canary(torch)
     if ended != "exited with status 0":
-        raise UnsafeFork(
-            f"a trial fork of it hung in its first parallel computation ({ended}): a thread pool was already running",
-            culprits,
-        )
+        hint = "; it hung, because a thread pool was running" if "SIGALRM" in ended else ""
+        raise UnsafeFork(f"a trial fork of it failed in its first parallel computation ({ended}{hint})", culprits)
 
 
 def gpu_is_open() -> bool:

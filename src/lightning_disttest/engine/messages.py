@@ -214,6 +214,7 @@ MESSAGES: dict[str, type[Any]] = {
         Retired,
     )
 }
+_DEEPEST = 20
 _FIELDS = {name: tuple(field.name for field in fields(cls)) for name, cls in MESSAGES.items()}
 
 
@@ -225,7 +226,21 @@ def encode(message: Message) -> bytes:
     name = type(message).__name__
     body = {field: getattr(message, field) for field in _FIELDS[name]}
     body["type"] = name
-    return json.dumps(body, default=repr, check_circular=False).encode()
+    try:
+        return json.dumps(body, default=repr).encode()
+    except (TypeError, ValueError, RecursionError):
+        return json.dumps(_to_plain(body, _DEEPEST)).encode()
+
+
+def _to_plain(value: Any, depth: int) -> Any:
+    """Replace what JSON can not hold, such as dicts with tuples as keys and lists that hold themselves, by its repr."""
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    if depth and isinstance(value, dict):
+        return {key if isinstance(key, str) else repr(key): _to_plain(entry, depth - 1) for key, entry in value.items()}
+    if depth and isinstance(value, (list, tuple)):
+        return [_to_plain(entry, depth - 1) for entry in value]
+    return repr(value)
 
 
 def decode(data: bytes) -> Message:

@@ -105,9 +105,11 @@ class Supervisor:
         try:
             self._control.send(request(handle.token), (theirs.fileno(), *files.rank_ends()))
         except OSError:
+            handle.status = signal.SIGKILL
             raise ZygoteLost(self.zygote_pid) from None
-        theirs.close()
-        files.handed_over()
+        finally:
+            theirs.close()
+            files.handed_over()
         self._selector.register(channel, selectors.EVENT_READ, lambda: self._read_rank(handle))
         self._selector.register(files.raw, selectors.EVENT_READ, lambda: self._read_raw(handle))
         return handle
@@ -170,8 +172,8 @@ class Supervisor:
         assert self._control is not None
         try:
             messages = self._control.receive_available()
-        except ChannelBroken:
-            messages = []
+        except ChannelBroken as error:
+            messages = list(error.messages)
         for message in messages:
             if isinstance(message, RankForked) and message.token in self._handles:
                 self._handles[message.token].pid = message.pid
@@ -201,7 +203,7 @@ class Supervisor:
         try:
             messages = handle.channel.receive_available()
         except ChannelBroken as error:
-            messages, problem = [], str(error)
+            messages, problem = list(error.messages), str(error)
         for message in messages:
             if isinstance(message, RankReady):
                 handle.ready = True

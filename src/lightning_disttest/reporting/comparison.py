@@ -35,7 +35,7 @@ _MISSING = _Missing()
 
 def _canonical(value: Any) -> str:
     """Return a text that is equal for equal values; NaN equals NaN here, as it does for a reader of the table."""
-    return json.dumps(value, sort_keys=True, default=repr)
+    return "" if value is _MISSING else json.dumps(value, sort_keys=True)
 
 
 def _shorten(value: Any) -> str:

@@ -13,7 +13,7 @@ from _pytest._code.code import (
     ReprTraceback,
 )
 
-from lightning_disttest.reporting.stories import RankStory, is_subreport
+from lightning_disttest.reporting.stories import Fate, RankStory, is_subreport
 from lightning_disttest.reporting.verdict import Kind, PhaseVerdict, Trouble, is_communication_error
 
 if TYPE_CHECKING:
@@ -36,6 +36,7 @@ class Frame:
     path: str
     lineno: int
     world_size: int
+    is_fresh_process: bool
     timeout: float
     grace: float
     rank_output: RankOutput
@@ -51,7 +52,8 @@ def apply_verdict(report: pytest.TestReport, verdict: PhaseVerdict, stories: Seq
     if verdict.wasxfail is not None:
         report.wasxfail = verdict.wasxfail
     if verdict.outcome == "failed":
-        report.longrepr = describe_failure(verdict, frame)
+        finished = [story for story in stories if story.fate is Fate.FINISHED]
+        report.longrepr = describe_failure(verdict, frame, finished)
     elif verdict.outcome == "skipped":
         report.longrepr = verdict.skip  # type: ignore[assignment]
 
@@ -66,8 +68,8 @@ def merge_subreports(stories: Sequence[RankStory], frame: Frame) -> list[pytest.
     return [_merge_subreport(group, frame) for group in grouped.values()]
 
 
-def describe_failure(verdict: PhaseVerdict, frame: Frame) -> Any:
-    """Return what pytest shows for a failed phase."""
+def describe_failure(verdict: PhaseVerdict, frame: Frame, finished: Sequence[RankStory]) -> Any:
+    """Return what pytest shows for a failed phase; ``finished`` are the ranks that came to the end of the test."""
     if verdict.disagreement:
         return verdict.disagreement
     troubles = [t for t in verdict.troubles if t.report is None or not is_subreport(t.report)]
@@ -76,7 +78,8 @@ def describe_failure(verdict: PhaseVerdict, frame: Frame) -> Any:
         return f"contains {count} failed subtest{'s' if count != 1 else ''}"
     if frame.world_size == 1 and len(troubles) == 1 and troubles[0].report is not None:
         return troubles[0].report.longrepr
-    return _chain(troubles, frame)
+    failed = {trouble.story.rank for trouble in troubles}
+    return _chain(troubles, frame, [story.rank for story in finished if story.rank not in failed])
 
 
 def describe_leaving(problems: Sequence[str]) -> str:
@@ -100,16 +103,20 @@ def _merge_subreport(group: list[tuple[RankStory, pytest.TestReport, int]], fram
     return merged
 
 
-def _chain(troubles: Sequence[Trouble], frame: Frame) -> ExceptionChainRepr:
+def _chain(troubles: Sequence[Trouble], frame: Frame, finished: Sequence[int] = ()) -> ExceptionChainRepr:
     """Make one exception chain of all ranks: it survives pytest-xdist and keeps colours and the crash line."""
     elements: list[Element] = []
-    crash = _crash_of(troubles[0], frame)
-    for group in _identical(troubles):
+    groups = _identical(troubles)
+    crash = _crash_of(groups[0], frame)
+    for group in groups:
         trouble = group[0]
         title = _title(group, frame, is_cause=trouble is troubles[0])
         elements.append((_native(title + "\n"), None, None))
         elements += _body(trouble)
-    elements.append((_native(""), crash, None))
+    last = (
+        f"______ {name_ranks(finished)} of {frame.world_size}: came to the end of the test ______\n" if finished else ""
+    )
+    elements.append((_native(last), crash, None))
     return ExceptionChainRepr(elements)
 
 
@@ -126,13 +133,18 @@ def _text_of(element: Element) -> str:
 
 
 def _title(group: Sequence[Trouble], frame: Frame, *, is_cause: bool) -> str:
-    stories = sorted((trouble.story for trouble in group), key=lambda story: story.rank)
-    who = name_ranks([story.rank for story in stories])
+    who = _who(group, frame)
     if frame.world_size > 1:
         who += f" of {frame.world_size}"
-    pids = ", ".join(str(story.pid) for story in stories)
+    pids = ", ".join(str(trouble.story.pid) for trouble in sorted(group, key=lambda trouble: trouble.story.rank))
     role = " <- the cause" if is_cause and frame.world_size > 1 else ""
     return f"______ {who} (pid {pids}): {_what(group[0], frame)}{role} ______"
+
+
+def _who(group: Sequence[Trouble], frame: Frame) -> str:
+    if frame.is_fresh_process:
+        return "the fresh process"
+    return name_ranks(sorted(trouble.story.rank for trouble in group))
 
 
 def _what(trouble: Trouble, frame: Frame) -> str:
@@ -196,16 +208,17 @@ def trim_stacks(stacks: str) -> str:
     return "\n".join(kept)
 
 
-def _crash_of(trouble: Trouble, frame: Frame) -> ReprFileLocation:
+def _crash_of(group: Sequence[Trouble], frame: Frame) -> ReprFileLocation:
     """Return the one line by which the short summary and JUnit know the failure."""
-    prefix = f"rank {trouble.story.rank}" if frame.world_size > 1 else "the fresh process"
+    trouble = group[0]
+    prefix = _who(group, frame)
     longrepr: Any = None if trouble.report is None else trouble.report.longrepr
     crash = getattr(longrepr, "reprcrash", None)
     if crash is not None:
         return ReprFileLocation(crash.path, crash.lineno, f"{prefix}: {crash.message}")
     message = f"{prefix} {_what(trouble, frame)}"
     if trouble.report is not None:
-        message += f": {str(longrepr).strip().splitlines()[0]}"
+        message += f": {str(longrepr).strip()}".splitlines()[0]
     return ReprFileLocation(frame.path, frame.lineno, message)
 
 
@@ -228,7 +241,7 @@ def name_ranks(ranks: Sequence[int]) -> str:
 def _sections(verdict: PhaseVerdict, stories: Sequence[RankStory], phase: str, frame: Frame) -> list[tuple[str, str]]:
     """Return the captured output to show: of the ranks that the option names, or of rank 0 if nothing failed."""
     if verdict.troubles:
-        involved = [trouble.story.rank for trouble in verdict.troubles]
+        involved = [t.story.rank for t in verdict.troubles if t.kind is not Kind.COMMUNICATION]
         chosen = {"first": involved[:1], "failed": involved, "all": [s.rank for s in stories]}[frame.rank_output]
     else:
         chosen = [story.rank for story in stories][: None if frame.rank_output == "all" else 1]

@@ -80,8 +80,9 @@ def judge(stories: Sequence[RankStory]) -> dict[str, PhaseVerdict]:
     if all(_says_only_passed(story) for story in stories):
         return dict(_ALL_PASSED)
     troubles = [trouble for story in stories for trouble in _troubles_of(story)]
-    body = _without_expected(stories, [t for t in troubles if t.phase != "teardown"])
+    early = [t for t in troubles if t.phase != "teardown"]
     late = [t for t in troubles if t.phase == "teardown"]
+    body = _without_expected(stories, early)
     if body:
         return _judge_failed_body(body, late)
     verdicts = {phase: _judge_unfailed(stories, phase) for phase in ("setup", "call")}
@@ -89,7 +90,7 @@ def judge(stories: Sequence[RankStory]) -> dict[str, PhaseVerdict]:
         del verdicts["call"]
     elif verdicts["call"].outcome == "passed" and (table := compare_records(stories)):
         verdicts["call"] = PhaseVerdict("failed", disagreement=table)
-    verdicts["teardown"] = _judge_teardown(late)
+    verdicts["teardown"] = _judge_teardown(late, [t for t in early if t.kind is Kind.WAITING])
     return verdicts
 
 
@@ -152,25 +153,26 @@ def _judge_failed_body(body: list[Trouble], late: list[Trouble]) -> dict[str, Ph
     ordered = _order(body)
     phase = ordered[0].phase
     verdicts = {"setup": PhaseVerdict("passed")}
-    late_failures = [t for t in late if t.kind != Kind.WAITING]
-    waiting = [t for t in late if t.kind == Kind.WAITING]
-    verdicts[phase] = PhaseVerdict("failed", (*ordered, *waiting))
-    verdicts["teardown"] = PhaseVerdict("failed" if late_failures else "passed", _order(late_failures))
+    # A rank that was ended in its teardown, by the time limit or after the grace, belongs to the failure of the body.
+    own = [t for t in late if t.report is not None or t.kind is Kind.DEATH]
+    ended = [t for t in late if t not in own]
+    verdicts[phase] = PhaseVerdict("failed", (*ordered, *_order(ended)))
+    verdicts["teardown"] = PhaseVerdict("failed" if own else "passed", _order(own))
     return verdicts
 
 
-def _judge_teardown(late: list[Trouble]) -> PhaseVerdict:
+def _judge_teardown(late: list[Trouble], waiting: list[Trouble]) -> PhaseVerdict:
     if _has_cause(late):
-        return PhaseVerdict("failed", _order(late))
+        return PhaseVerdict("failed", _order([*late, *waiting]))
     return PhaseVerdict("passed")
 
 
 def _judge_unfailed(stories: Sequence[RankStory], phase: str) -> PhaseVerdict:
     reports = {story.rank: report for story in stories if (report := story.report_of(phase)) is not None}
-    for report in reports.values():
-        if is_xfailed(report):
-            return PhaseVerdict("skipped", wasxfail=report.wasxfail, skip=report.longrepr)
-    skipped = [report for report in reports.values() if report.skipped]
+    xfailed = [report for report in reports.values() if is_xfailed(report)]
+    skipped = [report for report in reports.values() if report.skipped and not is_xfailed(report)]
+    if xfailed and not skipped:
+        return PhaseVerdict("skipped", wasxfail=xfailed[0].wasxfail, skip=xfailed[0].longrepr)
     if not skipped:
         xpassed = [report.wasxfail for report in reports.values() if hasattr(report, "wasxfail")]
         return PhaseVerdict("passed", wasxfail=xpassed[0] if xpassed else None)
@@ -192,7 +194,7 @@ def _table(stories: Sequence[RankStory]) -> str:
 
 
 def _reason(report: pytest.TestReport) -> str:
-    return f" ({report.longrepr[2]})" if isinstance(report.longrepr, tuple) else ""
+    return f" ({report.longrepr[2].removeprefix('Skipped: ')})" if isinstance(report.longrepr, tuple) else ""
 
 
 def _progress(story: RankStory) -> str:

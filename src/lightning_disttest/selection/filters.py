@@ -39,8 +39,7 @@ def group(items: list[pytest.Item]) -> None:
 
 def _is_standalone(item: pytest.Item) -> bool:
     plan = plan_of(item)
-    already_skipped = any(mark.name == "skip" for mark in item.own_markers)
-    return plan is not None and plan.kind == "standalone" and not already_skipped
+    return plan is not None and plan.kind == "standalone" and item.get_closest_marker("skip") is None
 
 
 def _world_key(plan: Plan) -> tuple[int, str, str]:
@@ -69,8 +68,9 @@ class NothingRan:
         self._failed = False
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Note whether any test was executed; a skipped one was not."""
-        self._executed |= not report.skipped and (report.when == "call" or report.failed)
+        """Note whether any test was executed; a skipped one was not, one that failed as expected was."""
+        skipped = report.skipped and not hasattr(report, "wasxfail")
+        self._executed |= not skipped and (report.when == "call" or report.failed)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:

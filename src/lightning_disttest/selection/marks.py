@@ -108,7 +108,9 @@ def _plan(item: pytest.Item) -> Plan | None:
 
 def _distributed_plan(item: pytest.Item, mark: pytest.Mark) -> Plan:
     unknown = sorted(set(mark.kwargs) - _DISTRIBUTED_KEYWORDS)
-    if unknown or len(mark.args) > 1 or (mark.args and _PARAMETER in mark.kwargs):
+    if mark.args and _PARAMETER in mark.kwargs:
+        raise _MarkError("mark distributed: world_size is given twice, by position and by name")
+    if unknown or len(mark.args) > 1:
         given = f"unknown keyword {unknown[0]!r}" if unknown else "more than one positional argument"
         raise _MarkError(f"mark distributed: {given}; it takes {MARKERS[0].partition(':')[0]}")
     keywords = mark.kwargs
@@ -120,7 +122,9 @@ def _distributed_plan(item: pytest.Item, mark: pytest.Mark) -> Plan:
     if device not in _DEVICES:
         raise _MarkError(f"mark distributed: device must be one of {', '.join(_DEVICES)}, not {device!r}")
     backend = _backend(keywords.get("backend"), device)
-    return Plan("static" if static else "dynamic", size, device, backend, _timeout(keywords.get("timeout")))
+    return Plan(
+        "static" if static else "dynamic", size, device, backend, _timeout("distributed", keywords.get("timeout"))
+    )
 
 
 def _standalone_plan(mark: pytest.Mark | None) -> Plan:
@@ -130,7 +134,8 @@ def _standalone_plan(mark: pytest.Mark | None) -> Plan:
     if unknown or len(mark.args) > 1:
         given = f"unknown keyword {unknown[0]!r}" if unknown else "more than one positional argument"
         raise _MarkError(f"mark standalone: {given}; it takes standalone(timeout=None)")
-    return Plan("standalone", 1, "cpu", "", _timeout(mark.args[0] if mark.args else mark.kwargs.get("timeout")))
+    given = mark.args[0] if mark.args else mark.kwargs.get("timeout")
+    return Plan("standalone", 1, "cpu", "", _timeout("standalone", given))
 
 
 def _world_size(item: pytest.Item, given: Any) -> int:
@@ -138,7 +143,7 @@ def _world_size(item: pytest.Item, given: Any) -> int:
     if _is_list(given):
         if not given:
             raise _MarkError("mark distributed: the list of world sizes is empty")
-        if callspec is None:
+        if callspec is None or _PARAMETER not in callspec.params:
             raise _MarkError(
                 "mark distributed: a list of world sizes needs a test function, which pytest can parametrise; "
                 "give one number to this test"
@@ -158,19 +163,22 @@ def _backend(given: Any, device: str) -> str:
 
     if not isinstance(given, str):
         raise _MarkError(f"mark distributed: backend must be a name, not {given!r}")
-    built_in = [name for name in dist.Backend.backend_list if dist.is_backend_available(name)]
-    if any(part.rpartition(":")[2] not in built_in for part in given.split(",")):  # "cpu:gloo,cuda:nccl" is legal
+    known = [name for name in dist.Backend.backend_list if name != dist.Backend.UNDEFINED]
+    built_in = [name for name in known if dist.is_backend_available(name)]
+    if any(
+        part.rpartition(":")[2].lower() not in built_in for part in given.split(",")
+    ):  # "cpu:gloo,cuda:nccl" is legal
         raise _MarkError(
             f"mark distributed: backend {given!r} is not built into this torch, which has {', '.join(built_in)}"
         )
     return given
 
 
-def _timeout(given: Any) -> float | None:
+def _timeout(mark: str, given: Any) -> float | None:
     if given is None:
         return None
     if isinstance(given, bool) or not isinstance(given, (int, float)) or not 0 <= given < float("inf"):
-        raise _MarkError(f"timeout must be a number of seconds, 0 or more (0: no limit), not {given!r}")
+        raise _MarkError(f"mark {mark}: timeout must be a number of seconds, 0 or more (0: no limit), not {given!r}")
     return float(given)
 
 

@@ -38,7 +38,7 @@ class TrainerMaker:
         """Return a Trainer.
 
         Defaults: one epoch of two batches, on the CPU or the world's device, no logger, progress bar, model summary
-        or checkpoints, ``default_root_dir`` the ``tmp_path`` that all ranks share; in a world of several ranks
+        or checkpoints, ``default_root_dir`` the ``tmp_path`` that all ranks share; in a distributed test
         ``strategy="ddp"``, ``devices`` the number of ranks, and the world's process group.
 
         Raises:
@@ -59,7 +59,7 @@ class TrainerMaker:
                 logger.finalize("success")
 
     def _in_world(self) -> bool:
-        return self._world.world_size > 1
+        return self._world.backend is not None
 
     def _quick_and_quiet(self) -> dict[str, Any]:
         return {

@@ -1,0 +1,48 @@
+# Everything runs in .venv, which is made on first use. PYTHON chooses the interpreter it is made with.
+PYTHON ?= python3
+VENV := .venv
+PY := $(VENV)/bin/python
+INSTALLED := $(VENV)/.installed
+
+.DEFAULT_GOAL := help
+.PHONY: help venv demo test lint bench clean
+
+help: ## show this list
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-6s %s\n", $$1, $$2}'
+
+# The stamp is as old as the last installation: a change of what it depends on makes a new environment.
+# Dependency groups and build constraints need a newer pip than comes with Python 3.11.
+$(INSTALLED): pyproject.toml constraints/dev.txt
+	rm -rf $(VENV)
+	$(PYTHON) -m venv $(VENV)
+	$(PY) -m pip install --quiet --upgrade "pip>=25.3"
+	$(PY) -m pip install --quiet --constraint constraints/dev.txt --build-constraint constraints/dev.txt \
+		--editable . --group dev
+	touch $@
+
+venv: $(INSTALLED) ## make the environment
+
+demo: $(INSTALLED) ## run the examples, then a test that fails on one rank
+	$(PY) -m pytest examples -v
+	@echo
+	@echo "The next test is meant to fail: rank 1 has an error while rank 0 waits for it in all_reduce."
+	@echo
+	@status=0; $(PY) -m pytest examples/failing_rank/failing_rank.py || status=$$?; echo; \
+	if [ $$status -ne 1 ]; then echo "It should have failed with exit code 1, but ended with $$status."; exit 1; fi; \
+	echo "It failed, as it should: rank 1 is named as the cause, and the run did not hang."
+
+test: $(INSTALLED) ## run the whole suite and the examples
+	$(PY) -m pytest
+	$(PY) -m pytest examples
+
+lint: $(INSTALLED) ## check style, format and types
+	$(PY) -m ruff check
+	$(PY) -m ruff format --check
+	$(PY) -m mypy
+
+bench: $(INSTALLED) ## run the benchmarks
+	$(PY) -m benchmarks
+
+clean: ## remove the environment and all caches
+	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .coverage .coverage.*
+	find src tests examples benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +

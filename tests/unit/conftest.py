@@ -1,0 +1,118 @@
+"""Makers of what the pure functions take: reports, the stories of ranks, and what surrounds them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from lightning_disttest.reporting.merge import Frame
+from lightning_disttest.reporting.stories import Fate, RankStory
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from lightning_disttest.settings import RankOutput
+
+
+class Make:
+    """Makes reports as a rank would send them, and stories out of them."""
+
+    def report(self, when: str, outcome: str = "passed", longrepr: Any = None, **more: Any) -> pytest.TestReport:
+        """Return a report of one phase."""
+        return pytest.TestReport(
+            nodeid="test_it.py::test_it",
+            location=("test_it.py", 6, "test_it"),
+            keywords={},
+            outcome=outcome,  # type: ignore[arg-type]
+            longrepr=longrepr,
+            when=when,  # type: ignore[arg-type]
+            **more,
+        )
+
+    def passed(self, *phases: str) -> list[pytest.TestReport]:
+        """Return passed reports of these phases; of all three if none is named."""
+        return [self.report(phase) for phase in phases or ("setup", "call", "teardown")]
+
+    def failed(self, when: str, error: BaseException, **more: Any) -> pytest.TestReport:
+        """Return a failed report with a real traceback of ``error``."""
+        return self.report(when, "failed", _represent(error), **more)
+
+    def skipped(self, when: str, reason: str) -> pytest.TestReport:
+        """Return a skipped report."""
+        return self.report(when, "skipped", ("test_it.py", 7, f"Skipped: {reason}"))
+
+    def xfailed(self, when: str, error: BaseException, reason: str = "known") -> pytest.TestReport:
+        """Return the report of an expected failure."""
+        return self.report(when, "skipped", _represent(error), wasxfail=reason)
+
+    def strict_xpass(self) -> pytest.TestReport:
+        """Return the report of a test that passed though xfail(strict=True) forbids it."""
+        return self.report("call", "failed", "[XPASS(strict)] known")
+
+    def story(
+        self,
+        rank: int,
+        *reports: pytest.TestReport,
+        fate: Fate = Fate.FINISHED,
+        phase: str = "exit",
+        arrivals: tuple[int, ...] | None = None,
+        **more: Any,
+    ) -> RankStory:
+        """Return the story of a rank; all that it reported arrived at moment 0 unless ``arrivals`` says otherwise."""
+        moments = (0,) * len(reports) if arrivals is None else arrivals
+        return RankStory(rank, 100 + rank, fate, phase, tuple(reports), moments, **more)
+
+    def died(self, rank: int, phase: str, *reports: pytest.TestReport, at: int = 0, **more: Any) -> RankStory:
+        """Return the story of a rank that was killed in ``phase``, noticed at moment ``at``."""
+        more.setdefault("how", "killed by SIGKILL")
+        return self.story(rank, *reports, fate=Fate.DIED, phase=phase, end_arrival=at, **more)
+
+    def waited(self, rank: int, phase: str, *reports: pytest.TestReport, at: int = 99, **more: Any) -> RankStory:
+        """Return the story of a rank that was still in ``phase`` when the grace was over."""
+        return self.story(rank, *reports, fate=Fate.WAITED, phase=phase, end_arrival=at, **more)
+
+    def timed_out(self, rank: int, phase: str, *reports: pytest.TestReport, at: int = 99, **more: Any) -> RankStory:
+        """Return the story of a rank that was still in ``phase`` at the time limit."""
+        return self.story(rank, *reports, fate=Fate.TIMED_OUT, phase=phase, end_arrival=at, **more)
+
+    def frame(self, world_size: int = 2, rank_output: RankOutput = "failed") -> Frame:
+        """Return what the reports of one test have in common."""
+        return Frame("test_it.py::test_it", "test_it.py", 7, world_size, 300.0, 0.5, rank_output)
+
+    def subreport(self, msg: str, outcome: str = "passed", longrepr: Any = None) -> pytest.TestReport:
+        """Return the report of a subtest; what tells it from others is its ``context``."""
+        context: Mapping[str, str] = {"msg": msg}
+        return self.report("call", outcome, longrepr, context=context)
+
+    def longrepr(self, error: BaseException) -> Any:
+        """Return what pytest shows for an error."""
+        return _represent(error)
+
+
+@pytest.fixture
+def make() -> Make:
+    """Return the maker of reports and stories."""
+    return Make()
+
+
+@pytest.fixture
+def make_item(request: pytest.FixtureRequest) -> Callable[..., pytest.Item]:
+    """Return a function that makes an item of a name and marks; quicker than collecting a module for it."""
+
+    def make_item(name: str, *marks: pytest.MarkDecorator) -> pytest.Item:
+        def test() -> None: ...
+
+        item = pytest.Function.from_parent(request.node.parent, name=name, callobj=test)
+        for mark in marks:
+            item.add_marker(mark)
+        return item
+
+    return make_item
+
+
+def _represent(error: BaseException) -> Any:
+    try:
+        raise error
+    except BaseException as raised:  # noqa: BLE001  any error may be represented
+        return pytest.ExceptionInfo.from_exception(raised).getrepr(style="short")

@@ -1,0 +1,129 @@
+"""The texts of all errors: what happened, to whom, why, and what to do."""
+
+from __future__ import annotations
+
+import pytest
+
+from lightning_disttest import errors
+
+TEXTS: list[tuple[errors.DisttestError, str]] = [
+    (
+        errors.InvalidMarks([("t.py::a", "bad"), ("t.py::b", "worse")]),
+        "lightning_disttest: 2 tests with invalid marks\n  t.py::a: bad\n  t.py::b: worse",
+    ),
+    (
+        errors.InvalidMarks([("t.py::a", "bad")]),
+        "lightning_disttest: 1 test with invalid marks\n  t.py::a: bad",
+    ),
+    (
+        errors.InvalidSetting("disttest_timeout", "soon", "the ini option disttest_timeout", "a number"),
+        "lightning_disttest: the ini option disttest_timeout gives disttest_timeout the value 'soon'; "
+        "legal is a number",
+    ),
+    (
+        errors.UnsafeFork("it has opened a GPU", ["a.py", "b.py"]),
+        "ranks cannot be forked from this process: it has opened a GPU.\n"
+        "It happened while a.py, b.py was collected.\n"
+        "Move that work out of import time, into a fixture or a test, and ranks can be forked again.",
+    ),
+    (
+        errors.UnsafeFork("it has opened a GPU", []),
+        "ranks cannot be forked from this process: it has opened a GPU.\n"
+        "No test module could be identified: a conftest, a plugin or the caller of pytest did it.\n"
+        "Move that work out of import time, into a fixture or a test, and ranks can be forked again.",
+    ),
+    (
+        errors.ZygoteLost(4711),
+        "the process that ranks are forked from (pid 4711) has ended, so no rank can be started any more; "
+        "was it killed by hand or by the kernel (out of memory)? Run the remaining tests again.",
+    ),
+    (errors.ChannelBroken("it ended early"), "a channel between processes broke: it ended early"),
+    (
+        errors.WorldNotJoined(1, 2, "nccl", "RuntimeError: no GPU"),
+        "rank 1 could not join the nccl world of 2: RuntimeError: no GPU. "
+        "Is the backend built into this torch, and is the device there?",
+    ),
+    (
+        errors.GroupAlreadyExists("t.py::a", 2, "gloo"),
+        "t.py::a called torch.distributed.init_process_group, but a distributed test runs in a process group "
+        "already (gloo, world_size 2). "
+        "Remove the call; or mark the test with @pytest.mark.standalone to start without a group.",
+    ),
+    (
+        errors.RelaunchRefused("t.py::a", 3, "Mark it."),
+        "t.py::a: this strategy would launch 2 more process(es) by running the current command line, "
+        "which is pytest itself, again. Mark it.",
+    ),
+    (
+        errors.LaunchFailed("no more memory"),
+        "the other ranks of this standalone test could not be started: no more memory",
+    ),
+    (
+        errors.WorldMismatch("devices", 3, 2),
+        "devices=3 does not fit this test, which runs on each rank of a world of 2. "
+        "Leave devices out, or change world_size in the test's mark.",
+    ),
+    (
+        errors.BarrierTimeout(0, 1.5, "rank 1 did not come"),
+        "rank 0 waited 1.5 s in world.barrier() for the other ranks: rank 1 did not come",
+    ),
+    (
+        errors.NotRecordable("loss", object),
+        "world.record('loss', ...) takes numbers, strings, booleans, None, lists, dicts with string keys, "
+        "tensors and arrays; got type",
+    ),
+    (
+        errors.MissingPackage("trainer_factory", ("lightning", "pytorch_lightning")),
+        "trainer_factory needs one of these packages, and none is installed: lightning, pytorch_lightning",
+    ),
+]
+
+ABSTRACT = {"DisttestError", "UsageFault"}
+# What a test that expects Python's own kind of error may catch.
+ALSO: dict[str, type[Exception]] = {
+    "GroupAlreadyExists": RuntimeError,
+    "RelaunchRefused": RuntimeError,
+    "LaunchFailed": RuntimeError,
+    "WorldMismatch": ValueError,
+    "BarrierTimeout": TimeoutError,
+    "NotRecordable": TypeError,
+    "MissingPackage": ImportError,
+}
+
+
+def defined() -> dict[str, type[Exception]]:
+    """Return all errors of the module by name."""
+    return {
+        name: cls
+        for name, cls in vars(errors).items()
+        if isinstance(cls, type) and issubclass(cls, Exception) and cls.__module__ == errors.__name__
+    }
+
+
+@pytest.mark.parametrize(("error", "text"), TEXTS, ids=lambda value: type(value).__name__)
+def test_text(error: errors.DisttestError, text: str) -> None:
+    """Each error says what happened, to whom, why and, where there is a remedy, what to do."""
+    assert text == str(error)
+
+
+def test_every_error_is_tested_here() -> None:
+    """No error of the module is without a text in this test."""
+    assert set(defined()) - ABSTRACT == {type(error).__name__ for error, _ in TEXTS}
+
+
+def test_all_errors_have_one_base() -> None:
+    """Whoever wants to catch all errors of the package can."""
+    assert all(issubclass(cls, errors.DisttestError) for cls in defined().values())
+
+
+def test_mistakes_before_the_run_are_usage_faults() -> None:
+    """Just the errors that end a run before it begins are turned into usage errors of pytest."""
+    faults = {name for name, cls in defined().items() if issubclass(cls, errors.UsageFault)}
+
+    assert faults == {"UsageFault", "InvalidMarks", "InvalidSetting"}
+
+
+@pytest.mark.parametrize("name", ALSO)
+def test_errors_in_a_test_are_of_pythons_kinds_too(name: str) -> None:
+    """What is raised into the code of a test is also the kind of error that such code may expect."""
+    assert issubclass(defined()[name], ALSO[name])

@@ -1,0 +1,274 @@
+"""The marks: good ones become plans, bad ones are named with what to write instead."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch.distributed  # noqa: F401  pytester forgets what a test imports, and torch stands one import only
+
+from lightning_disttest.errors import InvalidMarks
+from lightning_disttest.selection import marks
+from lightning_disttest.selection.marks import Plan
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    MakeItem = Callable[..., pytest.Item]
+
+DISTRIBUTED = 'distributed(world_size, *, static=True, device="cpu", backend=None, timeout=None)'
+
+mark = pytest.mark
+skip_unless: Any = pytest.mark.skipif  # Lightning's RunIf gives it a key of its own
+
+GOOD_MARKS = [
+    (mark.distributed(2), Plan("static", 2, "cpu", "gloo", None)),
+    (mark.distributed(world_size=3), Plan("static", 3, "cpu", "gloo", None)),
+    (mark.distributed(1), Plan("static", 1, "cpu", "gloo", None)),
+    (mark.distributed(2, static=False), Plan("dynamic", 2, "cpu", "gloo", None)),
+    (mark.distributed(2, device="cuda"), Plan("static", 2, "cuda", "nccl", None)),
+    (mark.distributed(2, device="cuda", backend="gloo"), Plan("static", 2, "cuda", "gloo", None)),
+    (mark.distributed(2, backend="cpu:gloo"), Plan("static", 2, "cpu", "cpu:gloo", None)),
+    (mark.distributed(2, timeout=5), Plan("static", 2, "cpu", "gloo", 5.0)),
+    (mark.distributed(2, timeout=0), Plan("static", 2, "cpu", "gloo", 0.0)),
+    (mark.distributed(2, timeout=None), Plan("static", 2, "cpu", "gloo", None)),
+    (mark.standalone, Plan("standalone", 1, "cpu", "", None)),
+    (mark.standalone(), Plan("standalone", 1, "cpu", "", None)),
+    (mark.standalone(4), Plan("standalone", 1, "cpu", "", 4.0)),
+    (mark.standalone(timeout=2.5), Plan("standalone", 1, "cpu", "", 2.5)),
+    (skip_unless(False, reason="", standalone=True), Plan("standalone", 1, "cpu", "", None)),
+    (skip_unless(False, reason="", standalone=False), None),
+    (mark.skipif(False, reason=""), None),
+    (mark.parametrize("value", [2]), None),
+]
+
+BAD_MARKS = [
+    (mark.distributed, "mark distributed: world_size is missing; write distributed(world_size=2)"),
+    (mark.distributed(None), "mark distributed: world_size is missing; write distributed(world_size=2)"),
+    (mark.distributed(0), "mark distributed: world_size must be a whole number of 1 or more, not 0"),
+    (mark.distributed(-2), "mark distributed: world_size must be a whole number of 1 or more, not -2"),
+    (mark.distributed(2.0), "mark distributed: world_size must be a whole number of 1 or more, not 2.0"),
+    (mark.distributed(True), "mark distributed: world_size must be a whole number of 1 or more, not True"),
+    (mark.distributed("2"), "mark distributed: world_size must be a whole number of 1 or more, not '2'"),
+    (mark.distributed([]), "mark distributed: the list of world sizes is empty"),
+    (mark.distributed(2, sice=3), f"mark distributed: unknown keyword 'sice'; it takes {DISTRIBUTED}"),
+    (mark.distributed(2, True), f"mark distributed: more than one positional argument; it takes {DISTRIBUTED}"),
+    (mark.distributed(2, static=1), "mark distributed: static must be True or False, not 1"),
+    (mark.distributed(2, static=None), "mark distributed: static must be True or False, not None"),
+    (mark.distributed(2, device="gpu"), "mark distributed: device must be one of cpu, cuda, not 'gpu'"),
+    (mark.distributed(2, device=None), "mark distributed: device must be one of cpu, cuda, not None"),
+    (mark.distributed(2, device=["cpu"]), "mark distributed: device must be one of cpu, cuda, not ['cpu']"),
+    (mark.distributed(2, backend=3), "mark distributed: backend must be a name, not 3"),
+    (mark.distributed(2, timeout=-1), "timeout must be a number of seconds, 0 or more (0: no limit), not -1"),
+    (mark.distributed(2, timeout=True), "timeout must be a number of seconds, 0 or more (0: no limit), not True"),
+    (mark.distributed(2, timeout="9"), "timeout must be a number of seconds, 0 or more (0: no limit), not '9'"),
+    (
+        mark.distributed(2, timeout=math.inf),
+        "timeout must be a number of seconds, 0 or more (0: no limit), not inf",
+    ),
+    (
+        mark.distributed(2, timeout=math.nan),
+        "timeout must be a number of seconds, 0 or more (0: no limit), not nan",
+    ),
+    (mark.standalone(2, 3), "mark standalone: more than one positional argument; it takes standalone(timeout=None)"),
+    (mark.standalone(limit=2), "mark standalone: unknown keyword 'limit'; it takes standalone(timeout=None)"),
+    (mark.standalone(timeout=-2), "timeout must be a number of seconds, 0 or more (0: no limit), not -2"),
+]
+
+BOTH = (
+    "it is marked both distributed and standalone; keep one: distributed runs the body on ranks, standalone "
+    "runs it once, in a fresh process"
+)
+
+
+def written(values: object) -> str:
+    """Return a mark as its user wrote it, as the id of a test; other values have none."""
+    if not isinstance(values, pytest.MarkDecorator):
+        return ""
+    arguments = [repr(argument) for argument in values.args]
+    arguments += [f"{name}={value!r}" for name, value in values.kwargs.items()]
+    return f"{values.name}({', '.join(arguments)})"
+
+
+def marked(*names: str, body: str = "def test_it(): pass") -> str:
+    """Return the source of a test with these marks."""
+    return "\n".join(["import pytest", *(f"@pytest.mark.{name}" for name in names), body])
+
+
+def problem_of(items: Sequence[pytest.Item]) -> str:
+    """Return the text of the refusal of these items."""
+    with pytest.raises(InvalidMarks) as caught:
+        marks.plan_items(items)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(("good", "plan"), GOOD_MARKS, ids=written)
+def test_good_mark_becomes_a_plan(make_item: MakeItem, good: pytest.MarkDecorator, plan: Plan | None) -> None:
+    """A mark says where its test runs; a test without one has no plan."""
+    item = make_item("test_it", good)
+
+    marks.plan_items([item])
+
+    assert plan == marks.plan_of(item)
+
+
+@pytest.mark.parametrize(("bad", "problem"), BAD_MARKS, ids=written)
+def test_bad_mark_is_named_with_what_to_write(make_item: MakeItem, bad: pytest.MarkDecorator, problem: str) -> None:
+    """A mark that can not be served is refused with the test's id, the reason and what is legal."""
+    item = make_item("test_it", bad)
+
+    expected = f"lightning_disttest: 1 test with invalid marks\n  {item.nodeid}: {problem}"
+    assert expected == problem_of([item])
+
+
+def test_backend_that_is_not_built_in_is_refused_with_those_that_are(make_item: MakeItem) -> None:
+    """An unknown backend is refused, with the ones that this torch has."""
+    problem = problem_of([make_item("test_it", mark.distributed(2, backend="carrier_pigeon"))])
+
+    assert "mark distributed: backend 'carrier_pigeon' is not built into this torch, which has " in problem
+    assert "gloo" in problem
+
+
+@pytest.mark.xfail(strict=True, reason="torch's placeholder 'undefined' is taken for a backend")
+def test_placeholder_of_torch_is_no_backend(make_item: MakeItem) -> None:
+    """The name by which torch says that there is no backend is neither accepted nor offered."""
+    assert "undefined" not in problem_of([make_item("test_it", mark.distributed(2, backend="carrier_pigeon"))])
+
+
+@pytest.mark.xfail(strict=True, reason="the text speaks of a second positional argument, of which there is none")
+def test_world_size_given_twice_is_named_as_such(make_item: MakeItem) -> None:
+    """A world size that is given both by position and by name is refused for just that."""
+    problem = problem_of([make_item("test_it", mark.distributed(2, world_size=2))])
+
+    assert "positional argument;" not in problem
+    assert "world_size" in problem.partition("; it takes")[0]
+
+
+@pytest.mark.parametrize("standalone", [mark.standalone, skip_unless(False, reason="", standalone=True)], ids=written)
+def test_distributed_and_standalone_exclude_each_other(make_item: MakeItem, standalone: pytest.MarkDecorator) -> None:
+    """A test can not ask for both, by our mark or by Lightning's."""
+    item = make_item("test_it", mark.distributed(2), standalone)
+
+    assert problem_of([item]).endswith(f"::test_it: {BOTH}")
+
+
+def test_all_bad_marks_are_named_together(make_item: MakeItem) -> None:
+    """One refusal names every test that is to be corrected, and none of the good ones."""
+    items = [
+        make_item("test_a", mark.distributed(0)),
+        make_item("test_b"),
+        make_item("test_c", mark.standalone(-1)),
+    ]
+
+    lines = problem_of(items).splitlines()
+
+    assert lines[0] == "lightning_disttest: 2 tests with invalid marks"
+    assert [line.split(": ")[0].rpartition("::")[2] for line in lines[1:]] == ["test_a", "test_c"]
+
+
+def test_good_items_are_planned_beside_bad_ones(make_item: MakeItem) -> None:
+    """A bad mark does not hide the plans of other tests."""
+    bad, good = make_item("test_a", mark.distributed(0)), make_item("test_b", mark.standalone)
+
+    problem_of([bad, good])
+
+    assert marks.plan_of(bad) is None
+    assert Plan("standalone", 1, "cpu", "", None) == marks.plan_of(good)
+
+
+def test_marks_of_classes_and_modules_count(pytester: pytest.Pytester) -> None:
+    """A mark may stand on the class or the module; the closest one holds."""
+    items = pytester.getitems(
+        """
+        import pytest
+        pytestmark = pytest.mark.distributed(2)
+
+        @pytest.mark.distributed(3)
+        class TestIt:
+            def test_class(self): pass
+
+            @pytest.mark.distributed(4)
+            def test_own(self): pass
+
+        def test_module(): pass
+        """
+    )
+
+    marks.plan_items(items)
+
+    sizes = {item.name: plan.world_size for item in items if (plan := marks.plan_of(item)) is not None}
+    assert sizes == {"test_class": 3, "test_own": 4, "test_module": 2}
+
+
+@pytest.mark.parametrize("sizes", ["[1, 2, 4]", "(1, 2, 4)", "world_size=[1, 2, 4]"])
+def test_list_of_sizes_runs_the_test_once_per_size(pytester: pytest.Pytester, sizes: str) -> None:
+    """A list of world sizes parametrises the test, with readable ids, also if it does not ask for its size."""
+    items = pytester.getitems(marked(f"distributed({sizes})"))
+
+    marks.plan_items(items)
+
+    assert [item.name for item in items] == [f"test_it[world_size={size}]" for size in (1, 2, 4)]
+    assert [plan.world_size for item in items if (plan := marks.plan_of(item)) is not None] == [1, 2, 4]
+
+
+def test_list_of_sizes_gives_the_test_its_size(pytester: pytest.Pytester) -> None:
+    """A test with an argument ``world_size`` gets the size that it runs with, beside its own parameters."""
+    source = marked("distributed([2, 3])", "parametrize('x', ['a'])", body="def test_it(x, world_size): pass")
+    items = pytester.getitems(source)
+
+    marks.plan_items(items)
+
+    params = [getattr(item, "callspec").params for item in items]  # noqa: B009  only functions have one
+    assert params == [{"x": "a", "world_size": 2}, {"x": "a", "world_size": 3}]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "problem"),
+    [
+        ("[2, 0]", "mark distributed: world_size must be a whole number of 1 or more, not 0"),
+        ("[2, 'two']", "mark distributed: world_size must be a whole number of 1 or more, not 'two'"),
+        ("[]", "mark distributed: the list of world sizes is empty"),
+    ],
+)
+def test_list_with_a_bad_size_is_refused(pytester: pytest.Pytester, sizes: str, problem: str) -> None:
+    """Each size of a list has to be legal."""
+    assert problem_of(pytester.getitems(marked(f"distributed({sizes})"))).endswith(problem)
+
+
+def test_single_size_does_not_parametrise(pytester: pytest.Pytester) -> None:
+    """One number leaves the test's id as it is."""
+    assert [item.name for item in pytester.getitems(marked("distributed(2)"))] == ["test_it"]
+
+
+def test_list_of_sizes_needs_a_test_that_can_be_parametrised(pytester: pytest.Pytester) -> None:
+    """Pytest can not parametrise methods of unittest; such a test is told to give one number."""
+    items = pytester.getitems(
+        """
+        import unittest
+        import pytest
+
+        class TestIt(unittest.TestCase):
+            @pytest.mark.distributed([1, 2])
+            def test_it(self): pass
+        """
+    )
+
+    assert (
+        "mark distributed: a list of world sizes needs a test function, which pytest can parametrise; "
+        "give one number to this test"
+    ) in problem_of(items)
+
+
+@pytest.mark.xfail(strict=True, raises=KeyError, reason="the parameter is taken for granted")
+def test_list_of_sizes_that_comes_too_late_is_a_bad_mark(pytester: pytest.Pytester) -> None:
+    """A conftest that adds the mark after collection is told that a list comes too late for a test."""
+    item = pytester.getitems(marked("parametrize('x', [1])", body="def test_it(x): pass"))[0]
+    item.add_marker(pytest.mark.distributed([1, 2]))
+
+    assert "a list of world sizes" in problem_of([item])
+
+
+def test_markers_are_declared_with_their_arguments() -> None:
+    """The text for ``pytest --markers`` starts with the call that the user writes."""
+    assert [text.partition(": ")[0] for text in marks.MARKERS] == [DISTRIBUTED, "standalone(timeout=None)"]

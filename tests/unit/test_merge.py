@@ -1,0 +1,479 @@
+"""The reports that pytest shows: one per phase, with every failing rank, the cause on top."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from lightning_disttest.reporting import merge
+from lightning_disttest.reporting.verdict import PhaseVerdict, judge
+
+if TYPE_CHECKING:
+    from lightning_disttest.reporting.merge import Frame
+    from lightning_disttest.reporting.stories import RankStory
+    from lightning_disttest.settings import RankOutput
+    from tests.unit.conftest import Make
+
+GONE = RuntimeError("Connection closed by peer")
+OUTPUT: dict[str, Any] = {"sections": [("Captured stdout call", "hello")]}
+
+
+def merged(make: Make, stories: list[RankStory], phase: str = "call", frame: Frame | None = None) -> pytest.TestReport:
+    """Return the merged report of one phase of these stories."""
+    report = make.report(phase)
+    merge.apply_verdict(report, judge(stories)[phase], stories, frame or make.frame(len(stories)))
+    return report
+
+
+def titles(report: pytest.TestReport) -> list[str]:
+    """Return the headlines of a merged report, one per rank or group of ranks."""
+    return [line.strip("_ ") for line in report.longreprtext.splitlines() if line.startswith("______ ")]
+
+
+def failing(make: Make, rank: int, error: BaseException, at: int = 1) -> RankStory:
+    """Return the story of a rank whose body failed."""
+    reports = make.report("setup"), make.failed("call", error), make.report("teardown")
+    return make.story(rank, *reports, arrivals=(0, at, 9))
+
+
+# Titles.
+
+
+def test_cause_comes_first_and_is_named(make: Make) -> None:
+    """Each rank has a title with its number, its pid and what happened; the first one is the cause."""
+    stories = [failing(make, 0, ValueError("second"), at=2), failing(make, 1, ValueError("first"), at=1)]
+
+    assert titles(merged(make, stories)) == [
+        "rank 1 of 2 (pid 101): failed in call <- the cause",
+        "rank 0 of 2 (pid 100): failed in call",
+    ]
+
+
+def test_world_of_one_shows_the_traceback_as_it_is(make: Make) -> None:
+    """A failure of a single rank looks like that of a plain test."""
+    story = failing(make, 0, ValueError("boom"))
+
+    report = merged(make, [story])
+
+    assert report.longrepr is story.reports[1].longrepr
+
+
+@pytest.mark.parametrize(
+    ("kind", "title"),
+    [
+        ("died", "rank 1 of 2 (pid 101): died in call: killed by SIGKILL <- the cause"),
+        ("timed_out", "rank 1 of 2 (pid 101): was still in call at the time limit of 300 s <- the cause"),
+    ],
+)
+def test_title_of_a_rank_that_reported_nothing(make: Make, kind: str, title: str) -> None:
+    """A rank that died or hung has a title that says so, with the phase."""
+    story = getattr(make, kind)(1, "call", make.report("setup"))
+
+    assert titles(merged(make, [make.story(0, *make.passed()), story])) == [title]
+
+
+def test_title_of_a_rank_that_waited(make: Make) -> None:
+    """A rank that was ended after the grace says for what it was ended."""
+    stories = [failing(make, 0, ValueError("boom")), make.waited(1, "call", make.report("setup"))]
+
+    assert titles(merged(make, stories))[1] == (
+        "rank 1 of 2 (pid 101): was still in call when the grace of 0.5 s was over, and was ended"
+    )
+
+
+@pytest.mark.parametrize(
+    ("phase", "reported", "where"), [("start", "setup", "before setup"), ("exit", "teardown", "after teardown")]
+)
+def test_death_outside_of_the_phases_is_told(make: Make, phase: str, reported: str, where: str) -> None:
+    """A rank that died before its first or after its last phase says when."""
+    story = make.died(1, phase, *(make.passed() if phase == "exit" else []))
+
+    report = merged(make, [make.story(0, *make.passed()), story], reported)
+
+    assert titles(report) == [f"rank 1 of 2 (pid 101): died {where}: killed by SIGKILL <- the cause"]
+
+
+@pytest.mark.parametrize(
+    ("ranks", "name"),
+    [
+        ([1], "rank 1"),
+        ([0, 1], "ranks 0-1"),
+        ([1, 2, 3], "ranks 1-3"),
+        ([0, 2, 3], "ranks 0, 2-3"),
+        ([0, 2, 4], "ranks 0, 2, 4"),
+        ([9, 10, 12], "ranks 9-10, 12"),
+    ],
+)
+def test_names_of_ranks(ranks: list[int], name: str) -> None:
+    """Neighbouring ranks are named as a range."""
+    assert name == merge.name_ranks(ranks)
+
+
+# Bodies.
+
+
+def test_identical_tracebacks_are_shown_once(make: Make) -> None:
+    """Ranks that failed in the same way share one traceback, under one title with all pids."""
+    errors = {0: "same", 1: "other", 2: "same", 3: "same"}
+    stories = [failing(make, rank, ValueError(text), at=rank) for rank, text in errors.items()]
+
+    report = merged(make, stories)
+
+    assert titles(report) == [
+        "ranks 0, 2-3 of 4 (pid 100, 102, 103): failed in call <- the cause",
+        "rank 1 of 4 (pid 101): failed in call",
+    ]
+    assert report.longreprtext.count("E   ValueError: same") == 1
+    assert report.longreprtext.count("E   ValueError: other") == 1
+
+
+def test_equal_deaths_in_different_phases_are_not_folded(make: Make) -> None:
+    """Only ranks that failed in the same phase share a title."""
+    stories = [make.died(0, "call", make.report("setup"), at=1), make.died(1, "setup", at=2)]
+
+    assert len(titles(merged(make, stories))) == 2
+
+
+def test_lost_connections_are_folded_to_one_line(make: Make) -> None:
+    """The echo of another rank's end is one line with its place, without a traceback."""
+    stories = [failing(make, 0, GONE, at=1), failing(make, 1, ValueError("own"), at=2)]
+
+    report = merged(make, stories)
+
+    assert titles(report) == [
+        "rank 1 of 2 (pid 101): failed in call <- the cause",
+        "rank 0 of 2 (pid 100): lost its connection to a peer in call",
+    ]
+    folded = report.longreprtext.partition("lost its connection to a peer")[2].strip().splitlines()[1:]
+    place = stories[0].reports[1].longrepr.reprcrash  # type: ignore[union-attr]
+    assert folded == [f"{place.path}:{place.lineno}: RuntimeError: Connection closed by peer"]
+
+
+def test_story_of_a_death_has_its_last_output_and_stacks(make: Make) -> None:
+    """What a rank can not tell any more is shown for it: how it ended, its stacks, its last lines."""
+    story = make.died(
+        1,
+        "call",
+        make.report("setup"),
+        how="KeyboardInterrupt was raised\nTraceback: here",
+        stacks='Current thread 0x1 (most recent call first):\n  File "test_it.py", line 3 in test_it\n',
+        last_output="".join(f"line {number}\n" for number in range(30)),
+    )
+
+    text = merged(make, [make.story(0, *make.passed()), story]).longreprtext
+
+    assert "died in call: KeyboardInterrupt was raised <- the cause" in text
+    assert "\nTraceback: here\nPython stacks:\nCurrent thread 0x1 (most recent call first):\n  File" in text
+    assert "\nlast output:\n  line 10\n" in text
+    assert text.endswith("\n  line 29")
+    assert "line 9\n" not in text
+
+
+def test_own_and_chained_exceptions_are_kept(make: Make) -> None:
+    """The whole chain of a rank's exception is shown under its title."""
+    error = ValueError("outer")
+    error.__cause__ = KeyError("inner")
+
+    text = merged(make, [make.story(0, *make.passed()), failing(make, 1, error)]).longreprtext
+
+    assert "KeyError: 'inner'" in text
+    assert "direct cause of the following exception" in text
+    assert "ValueError: outer" in text
+
+
+def test_failure_without_a_traceback_is_shown(make: Make) -> None:
+    """A failed report that holds only text, as ``pytest.fail`` may make, is shown as text."""
+    broken = make.report("call", "failed", "just a text")
+    stories = [make.story(0, *make.passed()), make.story(1, make.report("setup"), broken, make.report("teardown"))]
+
+    report = merged(make, stories)
+
+    assert "\njust a text" in report.longreprtext
+
+
+@pytest.mark.xfail(strict=True, raises=IndexError, reason="the first line of an empty text is taken for granted")
+def test_failure_without_any_text_is_shown(make: Make) -> None:
+    """An item of another plugin may fail with an empty text; its rank is named all the same."""
+    broken = make.report("call", "failed", "")
+    stories = [make.story(0, *make.passed()), make.story(1, make.report("setup"), broken, make.report("teardown"))]
+
+    assert titles(merged(make, stories)) == ["rank 1 of 2 (pid 101): failed in call <- the cause"]
+
+
+STACKS = """Thread 0x1 (most recent call first):
+  File "/lib/threading.py", line 320 in wait
+  File "/lib/threading.py", line 1002 in _bootstrap
+
+Current thread 0x2 (most recent call first):
+  File "/lib/torch/distributed/distributed_c10d.py", line 5 in barrier
+  File "/home/me/test_it.py", line 7 in test_it
+  File "/site-packages/_pytest/python.py", line 166 in pytest_pyfunc_call
+  File "/site-packages/pluggy/_callers.py", line 121 in _multicall
+  File "/home/me/run.py", line 3 in <module>
+"""
+
+
+def test_stacks_end_where_pytest_begins() -> None:
+    """Of each thread, the frames below the test are shown, and none of those that every test stands on."""
+    assert merge.trim_stacks(STACKS).splitlines() == [
+        "Thread 0x1 (most recent call first):",
+        '  File "/lib/threading.py", line 320 in wait',
+        '  File "/lib/threading.py", line 1002 in _bootstrap',
+        "",
+        "Current thread 0x2 (most recent call first):",
+        '  File "/lib/torch/distributed/distributed_c10d.py", line 5 in barrier',
+        '  File "/home/me/test_it.py", line 7 in test_it',
+    ]
+
+
+def test_file_named_like_pytest_is_no_frame_of_pytest() -> None:
+    """Only the folders of pytest and pluggy are cut off."""
+    stacks = 'Current thread 0x1 (most recent call first):\n  File "/home/my_pytest_suite/pluggy.py", line 1 in f\n'
+
+    assert merge.trim_stacks(stacks) == stacks.rstrip("\n")
+
+
+# The one line by which summaries and JUnit know the failure.
+
+
+def crash_of(report: pytest.TestReport) -> tuple[str, int, str]:
+    """Return path, line and message of the crash line."""
+    crash: Any = report.longrepr.reprcrash  # type: ignore[union-attr]
+    return crash.path, crash.lineno, crash.message
+
+
+def test_crash_line_names_the_rank_of_the_cause(make: Make) -> None:
+    """The short summary shows the cause's own place and message, with its rank."""
+    story = failing(make, 1, ValueError("boom"))
+    own: Any = story.reports[1].longrepr
+
+    crash = crash_of(merged(make, [make.story(0, *make.passed()), story]))
+
+    assert crash == (own.reprcrash.path, own.reprcrash.lineno, "rank 1: ValueError: boom")
+
+
+def test_crash_line_of_a_death_is_at_the_test(make: Make) -> None:
+    """A death has no traceback: the line of the test stands for it."""
+    crash = crash_of(merged(make, [make.story(0, *make.passed()), make.died(1, "call", make.report("setup"))]))
+
+    assert crash == ("test_it.py", 7, "rank 1 died in call: killed by SIGKILL")
+
+
+def test_crash_line_of_a_fresh_process(make: Make) -> None:
+    """In a world of one there is no rank to speak of."""
+    crash = crash_of(merged(make, [make.died(0, "call", make.report("setup"))]))
+
+    assert crash == ("test_it.py", 7, "the fresh process died in call: killed by SIGKILL")
+
+
+def test_crash_line_of_a_text_is_its_first_line(make: Make) -> None:
+    """A failure without a traceback is summarised by the first line of its text."""
+    broken = make.report("call", "failed", "first\nsecond")
+    story = make.story(1, make.report("setup"), broken, make.report("teardown"))
+
+    assert crash_of(merged(make, [make.story(0, *make.passed()), story]))[2] == "rank 1 failed in call: first"
+
+
+# What else a report carries.
+
+
+def test_passed_report_has_the_longest_duration_and_each_property_once(make: Make) -> None:
+    """The duration is that of the slowest rank; equal user properties of several ranks are one."""
+    calls = [
+        make.report("call", duration=1.0, user_properties=[("a", 1), ("b", [0])]),
+        make.report("call", duration=3.0, user_properties=[("a", 1), ("b", [1])]),
+    ]
+    stories = [make.story(rank, make.report("setup"), call, make.report("teardown")) for rank, call in enumerate(calls)]
+
+    report = merged(make, stories)
+
+    assert report.outcome == "passed"
+    assert report.longrepr is None
+    assert report.duration == 3.0
+    assert report.user_properties == [("a", 1), ("b", [0]), ("b", [1])]
+
+
+def test_skipped_report_has_the_reason(make: Make) -> None:
+    """A merged skip looks like a plain one."""
+    stories = [
+        make.story(rank, make.report("setup"), make.skipped("call", "no data"), make.report("teardown"))
+        for rank in range(2)
+    ]
+
+    report = merged(make, stories)
+
+    assert report.skipped
+    assert report.longrepr == ("test_it.py", 7, "Skipped: no data")
+
+
+def test_xfailed_report_has_its_reason(make: Make) -> None:
+    """A merged expected failure is counted by pytest as such."""
+    stories = [
+        make.story(rank, make.report("setup"), make.xfailed("call", ValueError("x")), make.report("teardown"))
+        for rank in range(2)
+    ]
+
+    report = merged(make, stories)
+
+    assert report.skipped
+    assert report.wasxfail == "known"
+
+
+def test_disagreement_is_shown_as_it_is(make: Make) -> None:
+    """The table of a disagreement is the whole text of the failure."""
+    verdict = PhaseVerdict("failed", disagreement="the ranks disagree")
+
+    assert merge.describe_failure(verdict, make.frame()) == "the ranks disagree"
+
+
+@pytest.mark.parametrize(("option", "ranks"), [("first", [1]), ("failed", [0, 1]), ("all", [0, 1, 2])])
+def test_output_of_a_failed_test(make: Make, option: RankOutput, ranks: list[int]) -> None:
+    """The option chooses whose output is shown: that of the cause, of each failed rank, or of all."""
+    stories = []
+    for rank, at in ((0, 2), (1, 1)):
+        call = make.failed("call", ValueError(str(rank)), **OUTPUT)
+        stories.append(make.story(rank, make.report("setup"), call, make.report("teardown"), arrivals=(0, at, 9)))
+    stories.append(make.story(2, make.report("setup"), make.report("call", **OUTPUT), make.report("teardown")))
+
+    report = merged(make, stories, frame=make.frame(3, option))
+
+    assert report.sections == [(f"Captured stdout call (rank {rank})", "hello") for rank in ranks]
+
+
+@pytest.mark.parametrize(("option", "ranks"), [("first", [0]), ("failed", [0]), ("all", [0, 1])])
+def test_output_of_a_passed_test(make: Make, option: RankOutput, ranks: list[int]) -> None:
+    """If nothing failed, as ``-rP`` shows it, the output of rank 0 stands for all, unless all are asked for."""
+    stories = [
+        make.story(rank, make.report("setup"), make.report("call", **OUTPUT), make.report("teardown"))
+        for rank in range(2)
+    ]
+
+    report = merged(make, stories, frame=make.frame(2, option))
+
+    assert report.sections == [(f"Captured stdout call (rank {rank})", "hello") for rank in ranks]
+
+
+def test_output_in_a_world_of_one_has_no_rank(make: Make) -> None:
+    """A fresh process has the headings of a plain test."""
+    call = make.report("call", **OUTPUT)
+
+    report = merged(make, [make.story(0, make.report("setup"), call, make.report("teardown"))])
+
+    assert report.sections == [("Captured stdout call", "hello")]
+
+
+def test_output_of_a_rank_that_died_is_that_of_its_last_report(make: Make) -> None:
+    """What was captured before the phase in which a rank died is still shown."""
+    setup = make.report("setup", sections=[("Captured stdout setup", "early")])
+
+    report = merged(make, [make.story(0, *make.passed()), make.died(1, "call", setup)])
+
+    assert report.sections == [("Captured stdout setup (rank 1)", "early")]
+
+
+# Subtests.
+
+
+def with_subtests(make: Make, rank: int, *subs: pytest.TestReport) -> RankStory:
+    """Return the story of a rank with sub-reports in its body."""
+    return make.story(rank, make.report("setup"), *subs, make.report("call"), make.report("teardown"))
+
+
+def test_passed_subtests_are_reported_once(make: Make) -> None:
+    """One report per subtest comes out of all ranks, in order."""
+    stories = [with_subtests(make, rank, make.subreport("a"), make.subreport("b")) for rank in range(2)]
+
+    reports = merge.merge_subreports(stories, make.frame())
+
+    assert reports == list(stories[0].reports[1:3])
+
+
+def test_failed_subtest_shows_every_rank_that_failed_it(make: Make) -> None:
+    """A subtest that failed on some ranks is one failed report with all of their tracebacks."""
+    stories = [
+        with_subtests(make, 0, make.subreport("a")),
+        with_subtests(make, 1, make.subreport("a", "failed", make.longrepr(ValueError("one")))),
+        with_subtests(make, 2, make.subreport("a", "failed", make.longrepr(ValueError("two")))),
+    ]
+
+    (report,) = merge.merge_subreports(stories, make.frame(3))
+
+    assert report.failed
+    assert titles(report) == [
+        "rank 1 of 3 (pid 101): failed in call <- the cause",
+        "rank 2 of 3 (pid 102): failed in call",
+    ]
+
+
+def test_lost_connection_in_a_subtest_is_not_its_cause(make: Make) -> None:
+    """The order of causes holds in subtests too."""
+    stories = [
+        with_subtests(make, 0, make.subreport("a", "failed", make.longrepr(GONE))),
+        with_subtests(make, 1, make.subreport("a", "failed", make.longrepr(ValueError("own")))),
+    ]
+
+    (report,) = merge.merge_subreports(stories, make.frame())
+
+    assert titles(report)[0] == "rank 1 of 2 (pid 101): failed in call <- the cause"
+
+
+def test_failed_subtest_in_a_world_of_one_is_left_as_it_is(make: Make) -> None:
+    """A single rank's sub-report is shown as a plain test's."""
+    sub = make.subreport("a", "failed", make.longrepr(ValueError("own")))
+    shown = sub.longrepr
+
+    (report,) = merge.merge_subreports([with_subtests(make, 0, sub)], make.frame(1))
+
+    assert report.longrepr is shown
+
+
+@pytest.mark.parametrize(
+    ("failed", "text"), [(["a"], "contains 1 failed subtest"), (["a", "b"], "contains 2 failed subtests")]
+)
+def test_test_with_failed_subtests_counts_them(make: Make, failed: list[str], text: str) -> None:
+    """The report of the test itself tells how many different subtests failed on any rank."""
+    stories = [
+        with_subtests(make, rank, *(make.subreport(name, "failed", make.longrepr(ValueError(name))) for name in failed))
+        for rank in range(2)
+    ]
+
+    assert merged(make, stories).longrepr == text
+
+
+def test_own_failure_beside_a_failed_subtest_is_shown(make: Make) -> None:
+    """A rank's own error in the body is shown, not hidden behind the count."""
+    sub = make.subreport("a", "failed", make.longrepr(ValueError("sub")))
+    story = make.story(1, make.report("setup"), sub, make.failed("call", KeyError("own")), make.report("teardown"))
+
+    report = merged(make, [make.story(0, *make.passed()), story])
+
+    assert "KeyError: 'own'" in report.longreprtext
+    assert titles(report) == ["rank 1 of 2 (pid 101): failed in call <- the cause"]
+
+
+# What travels further.
+
+
+@pytest.mark.parametrize("kind", ["failed", "died", "lost"])
+def test_merged_failure_survives_the_way_through_xdist(make: Make, request: pytest.FixtureRequest, kind: str) -> None:
+    """Pytest can make the merged report serialisable and back: the text and the crash line are the same."""
+    cause = make.died(1, "call", make.report("setup")) if kind == "died" else failing(make, 1, ValueError("boom"))
+    other = failing(make, 0, GONE) if kind == "lost" else make.story(0, *make.passed())
+    report = merged(make, [other, cause])
+    config = request.config
+
+    data = config.hook.pytest_report_to_serializable(config=config, report=report)
+    revived = config.hook.pytest_report_from_serializable(config=config, data=json.loads(json.dumps(data)))
+
+    assert report.longreprtext == revived.longreprtext
+    assert crash_of(report) == crash_of(revived)
+    assert titles(revived) != []
+
+
+def test_leaving_badly_is_described(make: Make) -> None:
+    """Problems at the end of a world are listed under one sentence."""
+    assert merge.describe_leaving(["rank 0: a", "rank 1: b"]) == (
+        "the world that this test was the last to use did not end well\nrank 0: a\nrank 1: b"
+    )

@@ -1,0 +1,154 @@
+"""The messages between the processes: what is on the wire, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from lightning_disttest.engine import messages
+from lightning_disttest.errors import ChannelBroken
+
+if TYPE_CHECKING:
+    from lightning_disttest.engine.messages import Message
+
+WIRE: dict[str, tuple[str, ...]] = {
+    "ForkRank": (
+        "token",
+        "rank",
+        "world_size",
+        "kind",
+        "device",
+        "backend",
+        "store",
+        "port",
+        "environment",
+        "replace_environment",
+    ),
+    "SignalRank": ("token", "signum", "group"),
+    "RankForked": ("token", "pid"),
+    "RankEnded": ("token", "status"),
+    "RunItem": ("index", "next_index", "tmp_path"),
+    "Retire": (),
+    "RanksLaunched": ("pids", "problem"),
+    "RankReady": (),
+    "ReportMade": ("report",),
+    "PhasePassed": ("when", "start", "stop", "duration"),
+    "WarningRecorded": ("category", "message", "filename", "lineno", "when", "nodeid"),
+    "ValueRecorded": ("name", "value"),
+    "LaunchRanks": ("environments",),
+    "FixturesFailed": ("problems",),
+    "ItemFinished": ("index", "intact"),
+    "Interrupted": ("kind", "text", "returncode"),
+    "JoinFailed": ("text",),
+    "Retired": ("problems",),
+}
+
+SAMPLES: list[Message] = [
+    messages.ForkRank(1, 0, 2, "static", "cpu", "gloo", "/tmp/store", 29500, {"RANK": "0", "NAME": "Zoë"}, False),
+    messages.SignalRank(1, 15, True),
+    messages.RankForked(1, 4711),
+    messages.RankEnded(1, 9),
+    messages.RunItem(3, None, "/tmp/here"),
+    messages.Retire(),
+    messages.RanksLaunched([1, 2], ""),
+    messages.RankReady(),
+    messages.ReportMade({"outcome": "passed", "sections": [["Captured stdout", "a\nb\x00\ud800"]]}),
+    messages.PhasePassed("call", 1700000000.25, 1700000000.5, 0.25),
+    messages.WarningRecorded("builtins:UserWarning", "look out", "test_it.py", 3, "runtest", "test_it.py::test"),
+    messages.ValueRecorded("loss", [1.5, None, {"deep": True}]),
+    messages.LaunchRanks([{"LOCAL_RANK": "1"}]),
+    messages.FixturesFailed(["Traceback"]),
+    messages.ItemFinished(3, True),
+    messages.Interrupted("exit", "enough", 3),
+    messages.JoinFailed("Traceback"),
+    messages.Retired([]),
+]
+
+
+def test_wire_is_frozen() -> None:
+    """Every message has the name and the fields, in order, that this test spells out."""
+    assert {name: tuple(cls.__dataclass_fields__) for name, cls in messages.MESSAGES.items()} == WIRE
+
+
+def test_samples_cover_every_message() -> None:
+    """The samples of the round trip below leave no message out."""
+    assert set(WIRE) == {type(sample).__name__ for sample in SAMPLES}
+
+
+@pytest.mark.parametrize("message", SAMPLES, ids=lambda message: type(message).__name__)
+def test_round_trip_returns_an_equal_message(message: Message) -> None:
+    """What is decoded equals what was encoded."""
+    assert message == messages.decode(messages.encode(message))
+
+
+@pytest.mark.parametrize("message", SAMPLES, ids=lambda message: type(message).__name__)
+def test_wire_holds_one_flat_json_object(message: Message) -> None:
+    """A message travels as a JSON object of its type and its fields, and nothing else."""
+    name = type(message).__name__
+
+    body = json.loads(messages.encode(message))
+
+    assert body.pop("type") == name
+    assert WIRE[name] == tuple(body)
+
+
+def test_messages_can_not_be_changed() -> None:
+    """A message is frozen: nobody can alter it between two processes."""
+    message: Any = messages.RankForked(1, 2)
+
+    with pytest.raises(AttributeError):
+        message.pid = 3
+
+
+@pytest.mark.parametrize(
+    ("data", "problem"),
+    [
+        (b'{"type": "Nope", "pid": 1}', "'Nope'"),
+        (b'{"token": 1}', "'type'"),
+        (b'{"type": "RankForked", "token": 1}', "missing 1 required positional argument: 'pid'"),
+        (b'{"type": "RankReady", "extra": 1}', "unexpected keyword argument 'extra'"),
+        (b"not json", "Expecting value"),
+        (b"\xff", "can't decode"),
+        (b"[]", "cannot be interpreted"),
+        (b'"text"', "no attribute 'pop'"),
+    ],
+)
+def test_what_is_no_message_is_refused(data: bytes, problem: str) -> None:
+    """An unknown type, a missing or additional field, and broken data are a broken channel, with the data shown."""
+    with pytest.raises(ChannelBroken) as caught:
+        messages.decode(data)
+
+    assert str(caught.value).startswith(f"a channel between processes broke: not a message: {data!r} (")
+    assert problem in str(caught.value)
+
+
+def test_refusal_shows_no_more_than_the_start_of_the_data() -> None:
+    """A megabyte of rubbish does not fill the terminal."""
+    with pytest.raises(ChannelBroken) as caught:
+        messages.decode(b"x" * 1_000_000)
+
+    assert len(str(caught.value)) < 300
+
+
+def test_objects_travel_as_their_repr() -> None:
+    """A value that is not plain data, as user properties may be, arrives as text and is never pickled."""
+    sent = messages.ReportMade({"user_properties": [["device", complex(1, 2)], ["raw", b"\x00"]]})
+
+    received = messages.decode(messages.encode(sent))
+
+    assert messages.ReportMade({"user_properties": [["device", "(1+2j)"], ["raw", "b'\\x00'"]]}) == received
+
+
+@pytest.mark.xfail(strict=True, raises=(TypeError, RecursionError), reason="json takes no such keys and no circles")
+@pytest.mark.parametrize("kind", ["keys", "circle"])
+def test_any_user_property_can_travel(kind: str) -> None:
+    """A user property with keys that JSON does not know, or one that holds itself, travels as its repr too."""
+    circle: list[object] = []
+    circle.append(circle)
+    value: object = {(1, 2): 3} if kind == "keys" else circle
+
+    received = messages.decode(messages.encode(messages.ReportMade({"user_properties": [["name", value]]})))
+
+    assert messages.ReportMade({"user_properties": [["name", repr(value)]]}) == received

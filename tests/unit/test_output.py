@@ -1,0 +1,208 @@
+"""The files of a rank: what can be read of it while it runs and after it was killed."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+from lightning_disttest.engine.output import FILES_PER_RANK, RankFds, RankFiles
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    MakeFiles = Callable[[bool], tuple[RankFiles, RankFds]]
+
+
+@pytest.fixture
+def make_files() -> Iterator[MakeFiles]:
+    """Return a function that makes the files of rank 3 and the rank's own descriptors of them."""
+    made: list[RankFiles] = []
+    copies: list[int] = []
+
+    def make(live: bool) -> tuple[RankFiles, RankFds]:
+        files = RankFiles(3, live)
+        made.append(files)
+        ends = [os.dup(fd) for fd in files.rank_ends()]
+        copies.extend(ends)
+        files.handed_over()
+        return files, RankFds(-1, *ends)
+
+    yield make
+    for fd in copies:
+        try:
+            os.close(fd)
+        except OSError:
+            continue  # the test has closed it, to end the stream
+    for files in made:
+        if not files._stdout.closed:
+            files.close()
+
+
+def test_number_of_files_is_that_of_the_descriptors() -> None:
+    """What travels with a request to fork is what a rank takes."""
+    assert len(RankFds.__dataclass_fields__) == FILES_PER_RANK
+
+
+def test_last_output_is_captured_and_raw_output(make_files: MakeFiles) -> None:
+    """Captured stdout, captured stderr and raw output are read together, in this order."""
+    files, rank = make_files(False)
+    os.write(rank.raw, b"raw\n")
+    os.write(rank.stderr, b"err\n")
+    os.write(rank.stdout, b"out\n")
+
+    files.read_raw()
+
+    assert files.last_output() == "out\nerr\nraw\n"
+
+
+def test_reading_does_not_wait(make_files: MakeFiles) -> None:
+    """With nothing there, nothing is read, and the stream is still open."""
+    files, _ = make_files(False)
+
+    files.read_raw()
+
+    assert files.last_output() == ""
+    assert files.raw_open
+
+
+def test_end_of_the_raw_output_is_noticed(make_files: MakeFiles) -> None:
+    """When the last process that holds the rank's output has ended, the stream is no longer open."""
+    files, rank = make_files(False)
+    os.write(rank.raw, b"last words")
+    os.close(rank.raw)
+
+    seen = []
+    for _ in range(2):
+        files.read_raw()
+        seen.append(files.raw_open)
+
+    assert seen == [True, False]
+    assert files.last_output() == "last words"
+
+
+def test_output_of_the_test_before_is_forgotten(make_files: MakeFiles) -> None:
+    """What was written before a test began is not among its last lines."""
+    files, rank = make_files(False)
+    os.write(rank.raw, b"old")
+    files.read_raw()
+
+    files.begin_test()
+    os.write(rank.raw, b"new")
+    files.read_raw()
+
+    assert files.last_output() == "new"
+
+
+def test_only_the_end_of_much_output_is_kept(make_files: MakeFiles) -> None:
+    """A rank that writes without end does not fill the controller's memory."""
+    files, rank = make_files(False)
+    for _ in range(10):
+        os.write(rank.raw, b"r" * 10_000)
+        files.read_raw()
+    os.write(rank.stdout, b"o" * 100_000 + b"end of stdout|")
+    os.write(rank.raw, b"end of raw")
+    files.read_raw()
+
+    text = files.last_output()
+
+    assert len(text) == 2 * (1 << 14)
+    assert "end of stdout|" in text
+    assert text.endswith("end of raw")
+
+
+def test_bytes_that_are_no_text_are_replaced(make_files: MakeFiles) -> None:
+    """Output that is not UTF-8 does not stop the controller."""
+    files, rank = make_files(False)
+    os.write(rank.raw, b"\xff!")
+
+    files.read_raw()
+
+    assert files.last_output() == "\ufffd!"
+
+
+def test_stacks_are_those_that_were_asked_for_last(make_files: MakeFiles) -> None:
+    """Emptied before each question, the file holds one answer, at its start."""
+    files, rank = make_files(False)
+    os.write(rank.stacks, b"first answer, a long one\n")
+    assert files.stacks() == "first answer, a long one\n"
+
+    files.forget_stacks()
+    os.write(rank.stacks, b"second\n")
+
+    assert files.stacks() == "second\n"
+
+
+def test_stage_is_the_one_that_the_rank_entered(make_files: MakeFiles) -> None:
+    """A rank's own note of where it is can be read at any time; a new test begins before its first phase."""
+    files, rank = make_files(False)
+    seen = [files.stage()]
+
+    for stage in ("setup", "call", "teardown", "exit"):
+        rank.enter(stage)
+        seen.append(files.stage())
+    files.begin_test()
+    seen.append(files.stage())
+
+    assert seen == ["start", "setup", "call", "teardown", "exit", "start"]
+
+
+def test_descriptors_of_a_rank_are_closed_together() -> None:
+    """A process that hands the descriptors on keeps none of them."""
+    rank = RankFds(*(os.dup(1) for _ in range(FILES_PER_RANK)))
+    descriptors = [getattr(rank, name) for name in RankFds.__dataclass_fields__]
+
+    rank.close()
+
+    for fd in descriptors:
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            os.fstat(fd)
+
+
+def test_quiet_rank_shows_nothing(make_files: MakeFiles, capsys: pytest.CaptureFixture[str]) -> None:
+    """Without ``-s`` raw output is kept, not shown."""
+    files, rank = make_files(False)
+    os.write(rank.raw, b"line\n")
+
+    files.read_raw()
+    files.close()
+
+    assert capsys.readouterr().out == ""
+
+
+def test_live_rank_shows_its_lines_with_its_number(make_files: MakeFiles, capsys: pytest.CaptureFixture[str]) -> None:
+    """With ``-s`` each complete line is shown at once, with the rank's number; the rest waits for its end."""
+    files, rank = make_files(True)
+    os.write(rank.raw, b"one\ntwo\nth")
+    files.read_raw()
+    assert capsys.readouterr().out == "[rank 3] one\n[rank 3] two\n"
+
+    os.write(rank.raw, b"ree\n")
+    files.read_raw()
+
+    assert capsys.readouterr().out == "[rank 3] three\n"
+
+
+def test_live_rank_shows_a_last_line_without_an_end(make_files: MakeFiles, capsys: pytest.CaptureFixture[str]) -> None:
+    """A rank that ends inside a line has that line shown when its files are closed."""
+    files, rank = make_files(True)
+    os.write(rank.raw, b"unfinished")
+    files.read_raw()
+
+    files.close()
+
+    assert capsys.readouterr().out == "[rank 3] unfinished\n"
+
+
+def test_close_leaves_no_descriptor_open(make_files: MakeFiles) -> None:
+    """After ``close`` every descriptor of the controller's side is closed."""
+    files, _ = make_files(False)
+    descriptors = [files.raw, *files.rank_ends()[1:]]
+
+    files.close()
+
+    assert not files.raw_open
+    for fd in descriptors:
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            os.fstat(fd)

@@ -1,0 +1,229 @@
+"""The options: where a value comes from, what is legal, and what the help says."""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from lightning_disttest.errors import InvalidSetting
+from lightning_disttest.settings import OPTIONS, Settings, resolve
+
+if TYPE_CHECKING:
+    from lightning_disttest.settings import Option
+
+DEFAULTS = Settings(standalone=False, timeout=300.0, grace=0.5, rank_output="failed")
+FIELDS = {
+    "--standalone": "standalone",
+    "--disttest-timeout": "timeout",
+    "--disttest-grace": "grace",
+    "--disttest-rank-output": "rank_output",
+}
+# For each kind of option: three different values as text, and what each is taken for.
+VALUES: dict[str, tuple[tuple[str, object], ...]] = {
+    "switch": (("1", True), ("off", False), ("yes", True)),
+    "seconds": (("7", 7.0), ("8.5", 8.5), ("0", 0.0)),
+    "choice": (("first", "first"), ("all", "all"), ("failed", "failed")),
+}
+ILLEGAL = {"switch": "perhaps", "seconds": "soon", "choice": "none"}
+LEGAL = {
+    "switch": "1 or 0, true or false, yes or no, on or off",
+    "seconds": "a number of seconds, 0 or more",
+    "choice": "one of first, failed, all",
+}
+SOURCES = ("option", "environment", "ini")
+
+every_option = pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.flag)
+
+
+class FakeConfig:
+    """What ``resolve`` reads of a config: options that were given, and lines of the ini file."""
+
+    def __init__(self, options: dict[str, object], ini: dict[str, str]) -> None:
+        self._options = options
+        self._ini = ini
+
+    def getoption(self, name: str, default: object) -> object:
+        """Return an option, or ``default`` if it was not given."""
+        return self._options.get(name, default)
+
+    def getini(self, name: str) -> str:
+        """Return a line of the ini file, empty if it is not there."""
+        return self._ini.get(name, "")
+
+
+def resolve_from(option: Option, given: dict[str, str]) -> Any:
+    """Return the value of one option that the named sources give."""
+    flag: dict[str, object] = {}
+    if "option" in given:
+        flag[option.dest] = True if option.kind == "switch" else given["option"]
+    environ = {option.environment: given["environment"]} if "environment" in given else {}
+    ini = {option.ini: given["ini"]} if "ini" in given else {}
+    config: Any = FakeConfig(flag, ini)
+    return getattr(resolve(config, environ), FIELDS[option.flag])
+
+
+def test_every_option_is_tested_here() -> None:
+    """The table of this test names every option, and every option has a field of its own."""
+    assert set(FIELDS) == {option.flag for option in OPTIONS}
+    assert set(FIELDS.values()) == set(Settings.__dataclass_fields__)
+
+
+def test_defaults() -> None:
+    """Without any source, the documented defaults hold."""
+    config: Any = FakeConfig({}, {})
+
+    assert resolve(config, {}) == DEFAULTS
+
+
+@every_option
+@pytest.mark.parametrize(
+    "present", [sources for n in (1, 2, 3) for sources in itertools.combinations(SOURCES, n)], ids="+".join
+)
+def test_precedence(option: Option, present: tuple[str, ...]) -> None:
+    """The option goes before the environment, that before the ini file, and that before the default."""
+    values = dict(zip(SOURCES, VALUES[option.kind], strict=True))
+
+    resolved = resolve_from(option, {source: values[source][0] for source in present})
+
+    assert values[present[0]][1] == resolved
+
+
+@every_option
+@pytest.mark.parametrize("source", ["environment", "ini"])
+def test_empty_value_counts_as_not_given(option: Option, source: str) -> None:
+    """An empty variable or ini line is no value: the default holds."""
+    assert option.default == resolve_from(option, {source: ""})
+
+
+@pytest.mark.parametrize(
+    ("option", "source"),
+    [
+        pytest.param(option, source, id=f"{option.flag}-{source}")
+        for option, source in itertools.product(OPTIONS, SOURCES)
+        if (option.kind, source) != ("switch", "option")  # a switch takes no value on the command line
+    ],
+)
+def test_illegal_value_names_its_source(option: Option, source: str) -> None:
+    """A value that is not legal is refused with the place it came from, the value, and what is legal."""
+    illegal = ILLEGAL[option.kind]
+    places = {
+        "option": f"the option {option.flag}",
+        "environment": f"the environment variable {option.environment}",
+        "ini": f"the ini option {option.ini}",
+    }
+
+    with pytest.raises(InvalidSetting) as caught:
+        resolve_from(option, {source: illegal})
+
+    assert (
+        f"lightning_disttest: {places[source]} gives {option.ini} the value {illegal!r}; legal is {LEGAL[option.kind]}"
+    ) == str(caught.value)
+
+
+@pytest.mark.parametrize("value", ["-1", "-0.001", "nan", "inf", "-inf", "", " ", "1s", "1,5"])
+def test_only_a_finite_number_of_seconds_is_legal(value: str) -> None:
+    """Negative, infinite and missing numbers of seconds are refused, as is other text."""
+    option = next(option for option in OPTIONS if option.flag == "--disttest-timeout")
+
+    with pytest.raises(InvalidSetting, match="a number of seconds, 0 or more"):
+        resolve_from(option, {"option": value})
+
+
+@pytest.mark.parametrize("text", ["1", "true", "TRUE", "yes", "on"])
+def test_what_turns_a_switch_on(text: str) -> None:
+    """The usual words for yes turn a switch on, in any case."""
+    assert resolve_from(OPTIONS[0], {"environment": text}) is True
+
+
+@pytest.mark.parametrize("text", ["0", "false", "False", "no", "off"])
+def test_what_turns_a_switch_off(text: str) -> None:
+    """The usual words for no turn a switch off, even if the ini file turns it on."""
+    assert resolve_from(OPTIONS[0], {"environment": text, "ini": "1"}) is False
+
+
+def test_resolve_reads_the_environment_of_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without another mapping, the variables of this process count."""
+    for option in OPTIONS:
+        monkeypatch.delenv(option.environment, raising=False)
+    monkeypatch.setenv("DISTTEST_TIMEOUT", "12")
+    config: Any = FakeConfig({}, {})
+
+    assert resolve(config).timeout == 12.0
+
+
+def test_names_are_made_of_one_another() -> None:
+    """Flag, attribute and ini name of an option differ in form only."""
+    for option in OPTIONS:
+        stem = option.flag.removeprefix("--disttest-").removeprefix("--").replace("-", "_")
+        assert option.dest == f"disttest_{stem}"
+        assert option.ini == f"disttest_{stem}"
+
+
+def test_help_names_every_option(pytester: pytest.Pytester) -> None:
+    """``pytest --help`` shows each flag, its variable, its ini name, its default and its choices."""
+    shown = " ".join(pytester.runpytest_subprocess("--help").stdout.str().split())
+
+    for option in OPTIONS:
+        assert f"{option.flag}{f'={option.metavar}' if option.metavar else ''}" in shown
+        assert f"Also {option.environment} and the ini option {option.ini}." in shown
+        assert f"{option.ini} (string): {option.help}" in shown
+    assert "Default: 300." in shown
+    assert "Default: 0.5." in shown
+    assert "Default: failed. One of: first, failed, all." in shown
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_illegal_value_ends_the_run_as_a_usage_error(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, source: str
+) -> None:
+    """A run with an illegal value ends with exit code 4 and one line, without a traceback."""
+    arguments = ["--disttest-grace=soon"] if source == "option" else []
+    if source == "environment":
+        monkeypatch.setenv("DISTTEST_GRACE", "soon")
+    if source == "ini":
+        pytester.makeini("[pytest]\ndisttest_grace = soon")
+
+    result = pytester.runpytest_subprocess("--co", *arguments)
+
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["ERROR: lightning_disttest: the * gives disttest_grace the value 'soon'; legal is *"])
+    result.stderr.no_fnmatch_line("Traceback*")
+
+
+SAYS_VARIABLE = """
+import os
+import pytest
+
+@pytest.mark.standalone
+def test_it(): pass
+
+print("variable:", os.environ.get("PL_RUN_STANDALONE_TESTS"))
+"""
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "option",
+        "environment",
+        pytest.param("ini", marks=pytest.mark.xfail(strict=True, reason="only the option is looked at")),
+        pytest.param("words", marks=pytest.mark.xfail(strict=True, reason="the user's own word is left as it is")),
+    ],
+)
+def test_lightning_is_told_that_only_standalone_tests_run(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, source: str
+) -> None:
+    """Wherever the switch was set, Lightning's RunIf finds its variable at 1 when it decorates a test."""
+    monkeypatch.delenv("PL_RUN_STANDALONE_TESTS", raising=False)
+    if source in ("environment", "words"):
+        monkeypatch.setenv("PL_RUN_STANDALONE_TESTS", "1" if source == "environment" else "yes")
+    if source == "ini":
+        pytester.makeini("[pytest]\ndisttest_standalone = 1")
+    pytester.makepyfile(SAYS_VARIABLE)
+
+    result = pytester.runpytest_subprocess("--collect-only", "-s", *(["--standalone"] if source == "option" else []))
+
+    result.stdout.fnmatch_lines(["*variable: 1"])
+    assert result.ret == pytest.ExitCode.OK

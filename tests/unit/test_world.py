@@ -1,0 +1,96 @@
+"""The ``world`` of a test in a process without a group, and what can be recorded with it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+
+from lightning_disttest.engine.context import RankContext, current_rank
+from lightning_disttest.engine.messages import ValueRecorded, decode, encode
+from lightning_disttest.errors import NotRecordable
+from lightning_disttest.world import World
+
+if TYPE_CHECKING:
+    from lightning_disttest.engine.messages import FromRank
+
+
+class Sent(list["FromRank"]):
+    """What a rank sent to the controller."""
+
+    def context(self, device: str = "cpu") -> RankContext:
+        """Return the context of rank 1 of 4 that sends into this list."""
+        return RankContext(1, 4, "static", device, "gloo", 29500, "test_it.py::test", self.append, lambda _: [])
+
+
+def test_plain_test_is_a_world_of_one() -> None:
+    """Outside of ranks there is one rank, rank zero, on the CPU, without a backend, and nothing to wait for."""
+    world = World(None)
+
+    assert (world.rank, world.local_rank, world.world_size, world.backend) == (0, 0, 1, None)
+    assert world.is_rank_zero
+    assert world.device == torch.device("cpu")
+    world.barrier(timeout=0.001)
+    world.record("nothing", "to compare")
+
+
+def test_fixture_gives_a_world_of_one(world: World) -> None:
+    """This very test is a plain one."""
+    assert current_rank() is None
+    assert (world.rank, world.world_size) == (0, 1)
+
+
+def test_rank_without_a_group_knows_its_place() -> None:
+    """Before a group is formed, rank and size are those that the controller assigned."""
+    world = World(Sent().context())
+
+    assert (world.rank, world.local_rank, world.world_size) == (1, 1, 4)
+    assert not world.is_rank_zero
+    assert world.device == torch.device("cpu")
+
+
+def test_device_of_a_rank_on_gpus_is_its_own() -> None:
+    """Each rank has the GPU of its local rank."""
+    assert World(Sent().context("cuda")).device == torch.device("cuda", 1)
+
+
+@pytest.mark.parametrize(
+    ("value", "plain"),
+    [
+        (1, 1),
+        ("text", "text"),
+        (None, None),
+        ((1, 2.5), [1, 2.5]),
+        ({"a": (True,)}, {"a": [True]}),
+        (torch.tensor([[1.0, 2.0]], requires_grad=True), [[1.0, 2.0]]),
+        (torch.tensor(3), 3),
+        ([torch.tensor(3)], [3]),
+    ],
+    ids=["int", "str", "None", "tuple", "dict", "tensor", "scalar", "nested"],
+)
+def test_recorded_value_is_sent_as_plain_data(value: object, plain: object) -> None:
+    """Plain data, tensors, and containers of them become plain data, which travels unchanged."""
+    sent = Sent()
+
+    World(sent.context()).record("x", value)
+
+    assert sent == [ValueRecorded("x", plain)]
+    assert sent == [decode(encode(message)) for message in sent]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [object(), {1: "a"}, {"a": {2}}, [object()], len],
+    ids=["object", "keys", "set", "nested", "function"],
+)
+@pytest.mark.parametrize("in_rank", [True, False])
+def test_other_values_are_refused_everywhere(value: Any, in_rank: bool) -> None:
+    """What can not be compared is refused, in a plain test as in a rank, and nothing is sent."""
+    sent = Sent()
+    world = World(sent.context() if in_rank else None)
+
+    with pytest.raises(NotRecordable, match=r"world\.record\('x', \.\.\.\) takes numbers"):
+        world.record("x", value)
+
+    assert sent == []
