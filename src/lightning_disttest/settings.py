@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
@@ -12,6 +11,7 @@ import pytest
 from lightning_disttest.errors import InvalidSetting
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Mapping
 
 RankOutput = Literal["first", "failed", "all"]

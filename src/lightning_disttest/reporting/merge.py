@@ -113,10 +113,10 @@ def _chain(troubles: Sequence[Trouble], frame: Frame, finished: Sequence[int] = 
         title = _title(group, frame, is_cause=trouble is troubles[0])
         elements.append((_native(title + "\n"), None, None))
         elements += _body(trouble)
-    last = (
-        f"______ {name_ranks(finished)} of {frame.world_size}: came to the end of the test ______\n" if finished else ""
-    )
-    elements.append((_native(last), crash, None))
+    if finished:
+        text = f"______ {name_ranks(finished)} of {frame.world_size}: came to the end of the test ______\n"
+        elements.append((_native(text), None, None))
+    elements.append((_native(""), crash, None))
     return ExceptionChainRepr(elements)
 
 

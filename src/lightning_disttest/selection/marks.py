@@ -134,8 +134,8 @@ def _standalone_plan(mark: pytest.Mark | None) -> Plan:
     if unknown or len(mark.args) > 1:
         given = f"unknown keyword {unknown[0]!r}" if unknown else "more than one positional argument"
         raise _MarkError(f"mark standalone: {given}; it takes standalone(timeout=None)")
-    given = mark.args[0] if mark.args else mark.kwargs.get("timeout")
-    return Plan("standalone", 1, "cpu", "", _timeout("standalone", given))
+    limit = mark.args[0] if mark.args else mark.kwargs.get("timeout")
+    return Plan("standalone", 1, "cpu", "", _timeout("standalone", limit))
 
 
 def _world_size(item: pytest.Item, given: Any) -> int:
