@@ -27,7 +27,7 @@ def test_model_learns_the_plane(trainer_factory: TrainerFactory) -> None:
     assert trainer.callback_metrics["val_loss"] < 0.01
 
 
-@pytest.mark.distributed(world_size=2)
+@pytest.mark.distributed(world_size=[1, 2])
 def test_weights_are_equal_on_all_ranks(world: World, trainer_factory: TrainerFactory) -> None:
     """Each rank sees other points, and all ranks end with the same weights."""
     seed_everything(1, verbose=False)

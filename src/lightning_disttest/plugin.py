@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from lightning_disttest.strategies.trainer import TrainerFactory
     from lightning_disttest.world import World
 
+_PLANNED = pytest.StashKey[int]()
 _WATCH = pytest.StashKey[guard.CollectionWatch]()
 _STANDALONE_VARIABLE = "PL_RUN_STANDALONE_TESTS"
 
@@ -83,15 +84,16 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Check the marks, select, and sort tests into groups."""
     with _usage_errors():
-        marks.plan_items(items)
+        config.stash[_PLANNED] = marks.plan_items(items)
     if config.stash[SETTINGS].standalone and (removed := filters.keep_standalone(items)):
         config.hook.pytest_deselected(items=removed)
-    filters.group(items)
+    if config.stash[_PLANNED]:
+        filters.group(items)
 
 
-def pytest_report_collectionfinish(items: list[pytest.Item]) -> list[str]:
+def pytest_report_collectionfinish(config: pytest.Config, items: list[pytest.Item]) -> list[str]:
     """Say how many tests run on ranks."""
-    return filters.summarize(items)
+    return filters.summarize(items) if config.stash.get(_PLANNED, 0) else []
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -150,7 +152,8 @@ def _needs_ranks(session: pytest.Session) -> bool:
         return False
     if session.testsfailed and not option.continue_on_collection_errors:
         return False
-    return any(marks.plan_of(item) is not None for item in session.items)
+    planned = session.config.stash.get(_PLANNED, 0)
+    return bool(planned) and any(marks.plan_of(item) is not None for item in session.items)
 
 
 def _import_for_ranks(items: list[pytest.Item]) -> None:

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 def test_examples_pass() -> None:
     """The folder has plain, distributed and standalone tests, and all of them pass without a warning."""
     output = run_command("pytest examples", ROOT)
-    assert lines_with(output, "disttest: 4 static in 1 world, 1 standalone (start method: fork)"), output
-    assert lines_with(output, "= 9 passed in "), output
+    assert lines_with(output, "disttest: 5 static in 2 worlds, 1 standalone (start method: fork)"), output
+    assert lines_with(output, "= 10 passed in "), output
 
 
 def test_failing_rank_is_named() -> None:

@@ -106,6 +106,12 @@ def test_text(error: errors.DisttestError, text: str) -> None:
     assert text == str(error)
 
 
+def test_broken_channel_has_what_arrived_before() -> None:
+    """What came through whole in the same read is not lost with the channel."""
+    assert errors.ChannelBroken("it ended early").messages == ()
+    assert errors.ChannelBroken("it ended early", ["a", "b"]).messages == ("a", "b")
+
+
 def test_every_error_is_tested_here() -> None:
     """No error of the module is without a text in this test."""
     assert set(defined()) - ABSTRACT == {type(error).__name__ for error, _ in TEXTS}

@@ -126,7 +126,6 @@ def test_keep_standalone_removes_what_is_skipped_anyway(plan: MakeItems) -> None
     assert items == []
 
 
-@pytest.mark.xfail(strict=True, reason="only marks on the function itself are looked at")
 def test_keep_standalone_removes_what_its_module_skips(pytester: pytest.Pytester) -> None:
     """A skip mark of the module counts like one on the test."""
     items = pytester.getitems(
@@ -141,6 +140,32 @@ def test_keep_standalone_removes_what_its_module_skips(pytester: pytest.Pytester
     marks.plan_items(items)
 
     assert names(filters.keep_standalone(items)) == ["test_it"]
+
+
+def test_keep_standalone_removes_what_its_class_skips(pytester: pytest.Pytester) -> None:
+    """A skip mark of the class counts like one on the test; a condition that may not hold does not."""
+    items = pytester.getitems(
+        """
+        import pytest
+        pytestmark = pytest.mark.standalone
+
+        @pytest.mark.skip
+        class TestSkipped:
+            def test_skipped(self): pass
+
+        @pytest.mark.skipif(True, reason="on this machine")
+        class TestConditional:
+            def test_conditional(self): pass
+
+        def test_plain(): pass
+        """
+    )
+    marks.plan_items(items)
+
+    removed = filters.keep_standalone(items)
+
+    assert names(removed) == ["test_skipped"]
+    assert names(items) == ["test_conditional", "test_plain"]
 
 
 @pytest.mark.parametrize(
@@ -212,7 +237,6 @@ def test_run_that_executed_a_test_is_left_alone(pytester: pytest.Pytester) -> No
     result.stdout.no_fnmatch_line("*nothing ran*")
 
 
-@pytest.mark.xfail(strict=True, reason="an expected failure is reported as skipped and taken for one")
 def test_expected_failure_was_executed(pytester: pytest.Pytester) -> None:
     """A test that failed as its xfail mark says has run."""
     pytester.makepyfile("import pytest\n@pytest.mark.standalone\n@pytest.mark.xfail\ndef test_it(): assert False")
@@ -221,3 +245,4 @@ def test_expected_failure_was_executed(pytester: pytest.Pytester) -> None:
 
     result.assert_outcomes(xfailed=1)
     assert result.ret == pytest.ExitCode.OK
+    result.stdout.no_fnmatch_line("*nothing ran*")

@@ -30,6 +30,7 @@ GOOD_MARKS = [
     (mark.distributed(2, device="cuda"), Plan("static", 2, "cuda", "nccl", None)),
     (mark.distributed(2, device="cuda", backend="gloo"), Plan("static", 2, "cuda", "gloo", None)),
     (mark.distributed(2, backend="cpu:gloo"), Plan("static", 2, "cpu", "cpu:gloo", None)),
+    (mark.distributed(2, backend="cpu:gloo,cuda:gloo"), Plan("static", 2, "cpu", "cpu:gloo,cuda:gloo", None)),
     (mark.distributed(2, timeout=5), Plan("static", 2, "cpu", "gloo", 5.0)),
     (mark.distributed(2, timeout=0), Plan("static", 2, "cpu", "gloo", 0.0)),
     (mark.distributed(2, timeout=None), Plan("static", 2, "cpu", "gloo", None)),
@@ -54,26 +55,42 @@ BAD_MARKS = [
     (mark.distributed([]), "mark distributed: the list of world sizes is empty"),
     (mark.distributed(2, sice=3), f"mark distributed: unknown keyword 'sice'; it takes {DISTRIBUTED}"),
     (mark.distributed(2, True), f"mark distributed: more than one positional argument; it takes {DISTRIBUTED}"),
+    (
+        mark.distributed(2, world_size=2),
+        "mark distributed: world_size is given twice, by position and by name",
+    ),
     (mark.distributed(2, static=1), "mark distributed: static must be True or False, not 1"),
     (mark.distributed(2, static=None), "mark distributed: static must be True or False, not None"),
     (mark.distributed(2, device="gpu"), "mark distributed: device must be one of cpu, cuda, not 'gpu'"),
     (mark.distributed(2, device=None), "mark distributed: device must be one of cpu, cuda, not None"),
     (mark.distributed(2, device=["cpu"]), "mark distributed: device must be one of cpu, cuda, not ['cpu']"),
     (mark.distributed(2, backend=3), "mark distributed: backend must be a name, not 3"),
-    (mark.distributed(2, timeout=-1), "timeout must be a number of seconds, 0 or more (0: no limit), not -1"),
-    (mark.distributed(2, timeout=True), "timeout must be a number of seconds, 0 or more (0: no limit), not True"),
-    (mark.distributed(2, timeout="9"), "timeout must be a number of seconds, 0 or more (0: no limit), not '9'"),
+    (
+        mark.distributed(2, timeout=-1),
+        "mark distributed: timeout must be a number of seconds, 0 or more (0: no limit), not -1",
+    ),
+    (
+        mark.distributed(2, timeout=True),
+        "mark distributed: timeout must be a number of seconds, 0 or more (0: no limit), not True",
+    ),
+    (
+        mark.distributed(2, timeout="9"),
+        "mark distributed: timeout must be a number of seconds, 0 or more (0: no limit), not '9'",
+    ),
     (
         mark.distributed(2, timeout=math.inf),
-        "timeout must be a number of seconds, 0 or more (0: no limit), not inf",
+        "mark distributed: timeout must be a number of seconds, 0 or more (0: no limit), not inf",
     ),
     (
         mark.distributed(2, timeout=math.nan),
-        "timeout must be a number of seconds, 0 or more (0: no limit), not nan",
+        "mark distributed: timeout must be a number of seconds, 0 or more (0: no limit), not nan",
     ),
     (mark.standalone(2, 3), "mark standalone: more than one positional argument; it takes standalone(timeout=None)"),
     (mark.standalone(limit=2), "mark standalone: unknown keyword 'limit'; it takes standalone(timeout=None)"),
-    (mark.standalone(timeout=-2), "timeout must be a number of seconds, 0 or more (0: no limit), not -2"),
+    (
+        mark.standalone(timeout=-2),
+        "mark standalone: timeout must be a number of seconds, 0 or more (0: no limit), not -2",
+    ),
 ]
 
 BOTH = (
@@ -130,19 +147,33 @@ def test_backend_that_is_not_built_in_is_refused_with_those_that_are(make_item: 
     assert "gloo" in problem
 
 
-@pytest.mark.xfail(strict=True, reason="torch's placeholder 'undefined' is taken for a backend")
-def test_placeholder_of_torch_is_no_backend(make_item: MakeItem) -> None:
+@pytest.mark.parametrize("name", ["carrier_pigeon", "undefined", "UNDEFINED", "cpu:undefined"])
+def test_placeholder_of_torch_is_no_backend(make_item: MakeItem, name: str) -> None:
     """The name by which torch says that there is no backend is neither accepted nor offered."""
-    assert "undefined" not in problem_of([make_item("test_it", mark.distributed(2, backend="carrier_pigeon"))])
+    problem = problem_of([make_item("test_it", mark.distributed(2, backend=name))])
+
+    assert f"backend {name!r} is not built into this torch" in problem
+    assert "undefined" not in problem.partition(", which has ")[2]
 
 
-@pytest.mark.xfail(strict=True, reason="the text speaks of a second positional argument, of which there is none")
-def test_world_size_given_twice_is_named_as_such(make_item: MakeItem) -> None:
-    """A world size that is given both by position and by name is refused for just that."""
-    problem = problem_of([make_item("test_it", mark.distributed(2, world_size=2))])
+@pytest.mark.parametrize("name", ["GLOO", "Gloo", "cpu:GLOO", "CPU:gloo"])
+def test_backend_may_be_written_in_any_case(make_item: MakeItem, name: str) -> None:
+    """Torch takes the names of backends in any case, and so does the mark."""
+    item = make_item("test_it", mark.distributed(2, backend=name))
 
-    assert "positional argument;" not in problem
-    assert "world_size" in problem.partition("; it takes")[0]
+    marks.plan_items([item])
+
+    plan = marks.plan_of(item)
+    assert plan is not None
+    assert plan.backend.lower() == name.lower()
+
+
+@pytest.mark.parametrize("name", ["gloo,carrier_pigeon", "cpu:gloo,cuda:carrier_pigeon", ""])
+def test_each_backend_of_several_has_to_be_built_in(make_item: MakeItem, name: str) -> None:
+    """One unknown part of a list of backends is enough for a refusal."""
+    problem = problem_of([make_item("test_it", mark.distributed(2, backend=name))])
+
+    assert f"mark distributed: backend {name!r} is not built into this torch, which has " in problem
 
 
 @pytest.mark.parametrize("standalone", [mark.standalone, skip_unless(False, reason="", standalone=True)], ids=written)
@@ -260,7 +291,6 @@ def test_list_of_sizes_needs_a_test_that_can_be_parametrised(pytester: pytest.Py
     ) in problem_of(items)
 
 
-@pytest.mark.xfail(strict=True, raises=KeyError, reason="the parameter is taken for granted")
 def test_list_of_sizes_that_comes_too_late_is_a_bad_mark(pytester: pytest.Pytester) -> None:
     """A conftest that adds the mark after collection is told that a list comes too late for a test."""
     item = pytester.getitems(marked("parametrize('x', [1])", body="def test_it(x): pass"))[0]

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from tests.unit.conftest import Make
 
 GONE = RuntimeError("Connection closed by peer")
+CAME_TO_THE_END = "rank 0 of 2: came to the end of the test"
 OUTPUT: dict[str, Any] = {"sections": [("Captured stdout call", "hello")]}
 
 
@@ -71,7 +72,7 @@ def test_title_of_a_rank_that_reported_nothing(make: Make, kind: str, title: str
     """A rank that died or hung has a title that says so, with the phase."""
     story = getattr(make, kind)(1, "call", make.report("setup"))
 
-    assert titles(merged(make, [make.story(0, *make.passed()), story])) == [title]
+    assert titles(merged(make, [make.story(0, *make.passed()), story])) == [title, CAME_TO_THE_END]
 
 
 def test_title_of_a_rank_that_waited(make: Make) -> None:
@@ -92,7 +93,7 @@ def test_death_outside_of_the_phases_is_told(make: Make, phase: str, reported: s
 
     report = merged(make, [make.story(0, *make.passed()), story], reported)
 
-    assert titles(report) == [f"rank 1 of 2 (pid 101): died {where}: killed by SIGKILL <- the cause"]
+    assert titles(report) == [f"rank 1 of 2 (pid 101): died {where}: killed by SIGKILL <- the cause", CAME_TO_THE_END]
 
 
 @pytest.mark.parametrize(
@@ -111,6 +112,34 @@ def test_names_of_ranks(ranks: list[int], name: str) -> None:
     assert name == merge.name_ranks(ranks)
 
 
+def test_ranks_that_came_to_the_end_are_listed_last(make: Make) -> None:
+    """Who had no share in the failure is named in one line at the end, so that every rank is accounted for."""
+    stories = [make.story(rank, *make.passed()) for rank in range(6)]
+    stories[1] = failing(make, 1, ValueError("boom"))
+    stories[4] = make.waited(4, "call", make.report("setup"))
+
+    assert titles(merged(make, stories)) == [
+        "rank 1 of 6 (pid 101): failed in call <- the cause",
+        "rank 4 of 6 (pid 104): was still in call when the grace of 0.5 s was over, and was ended",
+        "ranks 0, 2-3, 5 of 6: came to the end of the test",
+    ]
+
+
+def test_nobody_came_to_the_end_if_all_had_a_share(make: Make) -> None:
+    """A rank that failed itself is not listed again, nor is one that died or was ended before its end."""
+    stories = [
+        failing(make, 0, ValueError("boom")),
+        make.died(1, "call", make.report("setup")),
+        make.waited(2, "teardown", *make.passed("setup", "call")),
+        make.timed_out(3, "call", make.report("setup")),
+    ]
+
+    shown = titles(merged(make, stories))
+
+    assert len(shown) == 4
+    assert not any("came to the end" in title for title in shown)
+
+
 # Bodies.
 
 
@@ -127,6 +156,27 @@ def test_identical_tracebacks_are_shown_once(make: Make) -> None:
     ]
     assert report.longreprtext.count("E   ValueError: same") == 1
     assert report.longreprtext.count("E   ValueError: other") == 1
+
+
+def test_tracebacks_that_differ_in_addresses_are_shown_once(make: Make) -> None:
+    """Where an object lies in a rank's memory does not make its failure another one."""
+
+    def fail(_world: object) -> None:
+        raise ValueError("same")
+
+    stories = []
+    for rank, argument in enumerate([object(), object()]):
+        try:
+            fail(argument)
+        except ValueError:
+            longrepr = pytest.ExceptionInfo.from_current().getrepr(style="long", funcargs=True)
+        call = make.report("call", "failed", longrepr)
+        stories.append(make.story(rank, make.report("setup"), call, make.report("teardown"), arrivals=(0, rank, 9)))
+
+    report = merged(make, stories)
+
+    assert titles(report) == ["ranks 0-1 of 2 (pid 100, 101): failed in call <- the cause"]
+    assert crash_of(report)[2] == "ranks 0-1: ValueError: same"
 
 
 def test_equal_deaths_in_different_phases_are_not_folded(make: Make) -> None:
@@ -162,7 +212,8 @@ def test_story_of_a_death_has_its_last_output_and_stacks(make: Make) -> None:
         last_output="".join(f"line {number}\n" for number in range(30)),
     )
 
-    text = merged(make, [make.story(0, *make.passed()), story]).longreprtext
+    text = merged(make, [make.waited(0, "call", make.report("setup")), story]).longreprtext
+    text = text.partition("______ rank 0 of 2")[0].rstrip("\n")
 
     assert "died in call: KeyboardInterrupt was raised <- the cause" in text
     assert "\nTraceback: here\nPython stacks:\nCurrent thread 0x1 (most recent call first):\n  File" in text
@@ -193,13 +244,15 @@ def test_failure_without_a_traceback_is_shown(make: Make) -> None:
     assert "\njust a text" in report.longreprtext
 
 
-@pytest.mark.xfail(strict=True, raises=IndexError, reason="the first line of an empty text is taken for granted")
 def test_failure_without_any_text_is_shown(make: Make) -> None:
     """An item of another plugin may fail with an empty text; its rank is named all the same."""
     broken = make.report("call", "failed", "")
     stories = [make.story(0, *make.passed()), make.story(1, make.report("setup"), broken, make.report("teardown"))]
 
-    assert titles(merged(make, stories)) == ["rank 1 of 2 (pid 101): failed in call <- the cause"]
+    report = merged(make, stories)
+
+    assert titles(report) == ["rank 1 of 2 (pid 101): failed in call <- the cause", CAME_TO_THE_END]
+    assert crash_of(report)[2].startswith("rank 1 failed in call")
 
 
 STACKS = """Thread 0x1 (most recent call first):
@@ -262,10 +315,42 @@ def test_crash_line_of_a_death_is_at_the_test(make: Make) -> None:
 
 
 def test_crash_line_of_a_fresh_process(make: Make) -> None:
-    """In a world of one there is no rank to speak of."""
-    crash = crash_of(merged(make, [make.died(0, "call", make.report("setup"))]))
+    """A standalone test that launched no ranks has no rank to speak of, neither in its title nor in the summary."""
+    story = make.died(0, "call", make.report("setup"))
 
-    assert crash == ("test_it.py", 7, "the fresh process died in call: killed by SIGKILL")
+    report = merged(make, [story], frame=make.frame(1, is_fresh_process=True))
+
+    assert titles(report) == ["the fresh process (pid 100): died in call: killed by SIGKILL"]
+    assert crash_of(report) == ("test_it.py", 7, "the fresh process died in call: killed by SIGKILL")
+
+
+def test_crash_line_of_a_world_of_one(make: Make) -> None:
+    """A distributed test on one rank has a rank, which is named; nobody else is there to be the cause."""
+    report = merged(make, [make.died(0, "call", make.report("setup"))])
+
+    assert titles(report) == ["rank 0 (pid 100): died in call: killed by SIGKILL"]
+    assert crash_of(report) == ("test_it.py", 7, "rank 0 died in call: killed by SIGKILL")
+
+
+@pytest.mark.parametrize("kind", ["failed", "died"])
+def test_crash_line_names_all_ranks_with_the_error_of_the_cause(make: Make, kind: str) -> None:
+    """Ranks that failed in the same way as the cause are named with it, in the order of their numbers."""
+    errors = {0: "other", 1: "same", 2: "same", 3: "same"}
+    if kind == "failed":
+        stories = [failing(make, rank, ValueError(text), at=9 - rank) for rank, text in errors.items()]
+    else:
+        stories = [make.story(0, *make.passed())]
+        stories += [make.died(rank, "call", make.report("setup"), at=9 - rank) for rank in (1, 2, 3)]
+
+    message = crash_of(merged(make, stories))[2]
+
+    assert (
+        message
+        == {
+            "failed": "ranks 1-3: ValueError: same",
+            "died": "ranks 1-3 died in call: killed by SIGKILL",
+        }[kind]
+    )
 
 
 def test_crash_line_of_a_text_is_its_first_line(make: Make) -> None:
@@ -325,7 +410,7 @@ def test_disagreement_is_shown_as_it_is(make: Make) -> None:
     """The table of a disagreement is the whole text of the failure."""
     verdict = PhaseVerdict("failed", disagreement="the ranks disagree")
 
-    assert merge.describe_failure(verdict, make.frame()) == "the ranks disagree"
+    assert merge.describe_failure(verdict, make.frame(), [make.story(0, *make.passed())]) == "the ranks disagree"
 
 
 @pytest.mark.parametrize(("option", "ranks"), [("first", [1]), ("failed", [0, 1]), ("all", [0, 1, 2])])
@@ -349,6 +434,19 @@ def test_output_of_a_passed_test(make: Make, option: RankOutput, ranks: list[int
         make.story(rank, make.report("setup"), make.report("call", **OUTPUT), make.report("teardown"))
         for rank in range(2)
     ]
+
+    report = merged(make, stories, frame=make.frame(2, option))
+
+    assert report.sections == [(f"Captured stdout call (rank {rank})", "hello") for rank in ranks]
+
+
+@pytest.mark.parametrize(("option", "ranks"), [("first", [1]), ("failed", [1]), ("all", [0, 1])])
+def test_output_of_a_rank_that_lost_its_peer(make: Make, option: RankOutput, ranks: list[int]) -> None:
+    """What is only an echo of the cause brings no output of its own, unless that of all ranks is asked for."""
+    stories = []
+    for rank, error in ((0, GONE), (1, ValueError("own"))):
+        call = make.failed("call", error, **OUTPUT)
+        stories.append(make.story(rank, make.report("setup"), call, make.report("teardown"), arrivals=(0, rank, 9)))
 
     report = merged(make, stories, frame=make.frame(2, option))
 
@@ -450,7 +548,7 @@ def test_own_failure_beside_a_failed_subtest_is_shown(make: Make) -> None:
     report = merged(make, [make.story(0, *make.passed()), story])
 
     assert "KeyError: 'own'" in report.longreprtext
-    assert titles(report) == ["rank 1 of 2 (pid 101): failed in call <- the cause"]
+    assert titles(report) == ["rank 1 of 2 (pid 101): failed in call <- the cause", CAME_TO_THE_END]
 
 
 # What travels further.

@@ -141,14 +141,70 @@ def test_objects_travel_as_their_repr() -> None:
     assert messages.ReportMade({"user_properties": [["device", "(1+2j)"], ["raw", "b'\\x00'"]]}) == received
 
 
-@pytest.mark.xfail(strict=True, raises=(TypeError, RecursionError), reason="json takes no such keys and no circles")
-@pytest.mark.parametrize("kind", ["keys", "circle"])
-def test_any_user_property_can_travel(kind: str) -> None:
-    """A user property with keys that JSON does not know, or one that holds itself, travels as its repr too."""
-    circle: list[object] = []
-    circle.append(circle)
-    value: object = {(1, 2): 3} if kind == "keys" else circle
+@pytest.mark.parametrize(
+    ("value", "arrives"),
+    [
+        ({(1, 2): 3}, {"(1, 2)": 3}),
+        ([{"a": {(1,): {2}}}, 1.5, None], [{"a": {"(1,)": "{2}"}}, 1.5, None]),
+    ],
+    ids=["keys", "deep"],
+)
+def test_keys_that_json_does_not_know_travel_as_their_repr(value: object, arrives: object) -> None:
+    """A user property with a dict that JSON can not hold arrives with its keys as text, and the rest as it was."""
+    sent = messages.ReportMade({"user_properties": [["name", value]], "sections": [["out", "text"]]})
+
+    received = messages.decode(messages.encode(sent))
+
+    assert messages.ReportMade({"user_properties": [["name", arrives]], "sections": [["out", "text"]]}) == received
+
+
+def holds_itself(kind: str) -> object:
+    """Return a list or a dict that is its own entry."""
+    if kind == "list":
+        entries: list[object] = []
+        entries.append(entries)
+        return entries
+    values: dict[str, object] = {}
+    values["self"] = values
+    return values
+
+
+@pytest.mark.parametrize("kind", ["list", "dict"])
+def test_value_that_holds_itself_does_not_stop_its_report(kind: str) -> None:
+    """The report of a user property that holds itself comes through, with the rest of it as it was."""
+    sent = messages.ReportMade({"user_properties": [["name", holds_itself(kind)]], "sections": [["out", "text"]]})
+
+    received = messages.decode(messages.encode(sent))
+
+    assert isinstance(received, messages.ReportMade)
+    assert received.report["user_properties"][0][0] == "name"
+    assert received.report["sections"] == [["out", "text"]]
+
+
+@pytest.mark.parametrize("kind", ["list", "dict"])
+def test_value_that_holds_itself_is_cut_where_it_closes(kind: str) -> None:
+    """A user property that holds itself arrives with its repr in the place where it does."""
+    value = holds_itself(kind)
 
     received = messages.decode(messages.encode(messages.ReportMade({"user_properties": [["name", value]]})))
 
-    assert messages.ReportMade({"user_properties": [["name", repr(value)]]}) == received
+    cut = {"list": [repr(value)], "dict": {"self": repr(value)}}[kind]
+    assert messages.ReportMade({"user_properties": [["name", cut]]}) == received
+
+
+class Unspeakable:
+    """An object whose repr fails, as that of a half-made one may."""
+
+    def __repr__(self) -> str:
+        """Fail."""
+        raise RuntimeError("no repr")
+
+
+def test_value_without_a_repr_does_not_stop_its_report() -> None:
+    """The report of a user property that can not even be shown comes through, as it does in a plain test."""
+    sent = messages.ReportMade({"user_properties": [["name", Unspeakable()]], "sections": [["out", "text"]]})
+
+    received = messages.decode(messages.encode(sent))
+
+    assert isinstance(received, messages.ReportMade)
+    assert received.report["sections"] == [["out", "text"]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import itertools
 from typing import TYPE_CHECKING, Any
 
@@ -41,12 +42,8 @@ class FakeConfig:
     """What ``resolve`` reads of a config: options that were given, and lines of the ini file."""
 
     def __init__(self, options: dict[str, object], ini: dict[str, str]) -> None:
-        self._options = options
+        self.option = argparse.Namespace(**options)
         self._ini = ini
-
-    def getoption(self, name: str, default: object) -> object:
-        """Return an option, or ``default`` if it was not given."""
-        return self._options.get(name, default)
 
     def getini(self, name: str) -> str:
         """Return a line of the ini file, empty if it is not there."""
@@ -88,6 +85,20 @@ def test_precedence(option: Option, present: tuple[str, ...]) -> None:
     resolved = resolve_from(option, {source: values[source][0] for source in present})
 
     assert values[present[0]][1] == resolved
+
+
+@every_option
+def test_given_namespace_stands_for_the_command_line(option: Option) -> None:
+    """Before pytest has filled the config, the command line is read from a namespace, and from there alone."""
+    values = VALUES[option.kind]
+    given, other = [value if option.kind != "switch" else value == "1" for value, _ in values[:2]]
+    config: Any = FakeConfig({option.dest: other}, {})
+
+    settings = resolve(config, {}, argparse.Namespace(**{option.dest: given}))
+    default = resolve(config, {}, argparse.Namespace())
+
+    assert values[0][1] == getattr(settings, FIELDS[option.flag])
+    assert default == DEFAULTS
 
 
 @every_option
@@ -203,15 +214,7 @@ print("variable:", os.environ.get("PL_RUN_STANDALONE_TESTS"))
 """
 
 
-@pytest.mark.parametrize(
-    "source",
-    [
-        "option",
-        "environment",
-        pytest.param("ini", marks=pytest.mark.xfail(strict=True, reason="only the option is looked at")),
-        pytest.param("words", marks=pytest.mark.xfail(strict=True, reason="the user's own word is left as it is")),
-    ],
-)
+@pytest.mark.parametrize("source", ["option", "environment", "ini", "words"])
 def test_lightning_is_told_that_only_standalone_tests_run(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, source: str
 ) -> None:

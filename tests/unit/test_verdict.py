@@ -257,7 +257,6 @@ def test_rank_that_waits_in_teardown_belongs_to_the_failed_body(make: Make) -> N
     assert cast_of(verdicts["call"]) == [(0, Kind.OWN_ERROR), (1, Kind.WAITING)]
 
 
-@pytest.mark.xfail(strict=True, reason="a rank that waited in its body is dropped when the cause is in a teardown")
 def test_rank_that_waits_in_its_body_for_a_failed_teardown_is_shown(make: Make) -> None:
     """A rank that left its body early and failed its teardown is the cause of a peer's waiting in the body."""
     failed = make.story(0, *make.passed("setup", "call"), make.failed("teardown", ValueError("own")))
@@ -265,6 +264,35 @@ def test_rank_that_waits_in_its_body_for_a_failed_teardown_is_shown(make: Make) 
     verdicts = judge([failed, make.waited(1, "call", make.report("setup"))])
 
     assert cast_of(verdicts["teardown"]) == [(0, Kind.OWN_ERROR), (1, Kind.WAITING)]
+
+
+def test_rank_that_hangs_in_teardown_belongs_to_the_failed_body(make: Make) -> None:
+    """A rank that was in its teardown at the time limit, after a peer's failure, is no second failure either."""
+    failed = make.story(0, make.report("setup"), make.failed("call", ValueError("own")), make.report("teardown"))
+
+    verdicts = judge([failed, make.timed_out(1, "teardown", *make.passed("setup", "call"))])
+
+    assert outcomes(verdicts) == {"setup": "passed", "call": "failed", "teardown": "passed"}
+    assert cast_of(verdicts["call"]) == [(0, Kind.OWN_ERROR), (1, Kind.TIME_LIMIT)]
+
+
+@pytest.mark.parametrize("late", ["failed", "died"])
+def test_own_failure_in_teardown_stays_one_beside_a_failed_body(make: Make, late: str) -> None:
+    """A rank that failed or died in its teardown by itself is a failure of its own, whoever else was ended there."""
+    body = make.passed("setup", "call")
+    stories = [
+        make.story(0, make.report("setup"), make.failed("call", ValueError("own")), make.report("teardown")),
+        make.waited(1, "teardown", *body),
+        make.died(2, "teardown", *body)
+        if late == "died"
+        else make.story(2, *body, make.failed("teardown", ValueError("late"))),
+    ]
+
+    verdicts = judge(stories)
+
+    assert outcomes(verdicts) == {"setup": "passed", "call": "failed", "teardown": "failed"}
+    assert cast_of(verdicts["call"]) == [(0, Kind.OWN_ERROR), (1, Kind.WAITING)]
+    assert cast_of(verdicts["teardown"]) == [(2, Kind.DEATH if late == "died" else Kind.OWN_ERROR)]
 
 
 # Skips.
@@ -294,7 +322,7 @@ def test_ranks_disagree_when_some_skipped(make: Make) -> None:
         disagreement=(
             "the ranks disagree; a test must end the same way on all of them:\n"
             "  rank 0: passed\n"
-            "  rank 1: skipped in call (Skipped: no data)"
+            "  rank 1: skipped in call (no data)"
         ),
     )
 
@@ -314,7 +342,7 @@ def test_table_of_disagreement_tells_who_waited_where(make: Make) -> None:
 
     assert verdict.outcome == "failed"
     assert verdict.disagreement.splitlines()[1:] == [
-        "  rank 0: skipped in setup (Skipped: no data)",
+        "  rank 0: skipped in setup (no data)",
         "  rank 1: waited in call after setup, at /home/test_it.py:12 in test_it",
     ]
 
@@ -420,7 +448,6 @@ def test_xpass_is_kept(make: Make) -> None:
     assert (verdict.outcome, verdict.wasxfail) == ("passed", "known")
 
 
-@pytest.mark.xfail(strict=True, reason="an expected failure hides that another rank skipped in its body")
 def test_disagreement_beats_an_expected_failure(make: Make) -> None:
     """One skipped and one failed as expected: the ranks disagree, in the body as in the setup."""
     setup, teardown = make.report("setup"), make.report("teardown")

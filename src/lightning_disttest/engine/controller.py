@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from lightning_disttest.engine import guard, pytest_bridge
+from lightning_disttest.engine import guard, processes, pytest_bridge
 from lightning_disttest.engine.messages import RunItem
 from lightning_disttest.engine.rank import prepare_zygote, rank_main
 from lightning_disttest.engine.supervisor import Supervisor
@@ -58,6 +58,7 @@ class Controller:
         self._supervisor = Supervisor(live=pytest_bridge.capture_is_off(session.config))
         self._pool: WorldPool | None = None
         self._refusal: UnsafeFork | None = None
+        self._log_switch = pytest_bridge.switch_off_log_capture(session)
 
     def start(self, culprits: list[str]) -> None:
         """Fork the zygote, if this process can be forked, and take over the items that need ranks."""
@@ -71,6 +72,7 @@ class Controller:
             self._supervisor.start(lambda: prepare_zygote(session), functools.partial(rank_main, session))
             self._pool = WorldPool(self._supervisor, folder)
         guard.release_torch()
+        processes.freeze_memory()
         for item in self._session.items:
             if plan_of(item) is not None:
                 _replace_phases(item, self)
@@ -84,6 +86,16 @@ class Controller:
             if self._pool is not None:
                 self._pool.end_all()
             self._supervisor.stop()
+            processes.thaw_memory()
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
+        """Spare the empty phases of an item that runs on ranks the capture of logs."""
+        self._log_switch.on = plan_of(item) is not None
+        try:
+            return (yield)
+        finally:
+            self._log_switch.on = False
 
     @pytest.hookimpl(wrapper=True, trylast=True)
     def pytest_runtest_makereport(

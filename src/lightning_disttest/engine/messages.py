@@ -227,20 +227,31 @@ def encode(message: Message) -> bytes:
     body = {field: getattr(message, field) for field in _FIELDS[name]}
     body["type"] = name
     try:
-        return json.dumps(body, default=repr).encode()
+        return json.dumps(body, default=_safe_repr).encode()
     except (TypeError, ValueError, RecursionError):
-        return json.dumps(_to_plain(body, _DEEPEST)).encode()
+        return json.dumps(_to_plain(body, ())).encode()
 
 
-def _to_plain(value: Any, depth: int) -> Any:
-    """Replace what JSON can not hold, such as dicts with tuples as keys and lists that hold themselves, by its repr."""
+def _to_plain(value: Any, path: tuple[int, ...]) -> Any:
+    """Replace what JSON can not hold by its repr: odd keys, containers that hold themselves or go too deep.
+
+    ``path`` are the ids of the containers around the value.
+    """
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
-    if depth and isinstance(value, dict):
-        return {key if isinstance(key, str) else repr(key): _to_plain(entry, depth - 1) for key, entry in value.items()}
-    if depth and isinstance(value, (list, tuple)):
-        return [_to_plain(entry, depth - 1) for entry in value]
-    return repr(value)
+    if isinstance(value, (dict, list, tuple)) and id(value) not in path and len(path) < _DEEPEST:
+        inside = (*path, id(value))
+        if isinstance(value, dict):
+            return {k if isinstance(k, str) else _safe_repr(k): _to_plain(v, inside) for k, v in value.items()}
+        return [_to_plain(entry, inside) for entry in value]
+    return _safe_repr(value)
+
+
+def _safe_repr(value: object) -> str:
+    try:
+        return repr(value)
+    except Exception as error:  # noqa: BLE001  whatever a user's __repr__ raises, the report has to travel
+        return f"<{type(value).__name__} object, whose repr raised {type(error).__name__}>"
 
 
 def decode(data: bytes) -> Message:

@@ -58,8 +58,16 @@ def become_subreaper() -> None:
 
 
 def freeze_memory() -> None:
-    """Keep the collector off the objects that are there, so that forks go on sharing their pages."""
+    """Keep the garbage collector off the objects that are there.
+
+    Forks go on sharing their pages, and a collection does not walk over a million objects of torch each time.
+    """
     gc.freeze()
+
+
+def thaw_memory() -> None:
+    """Undo ``freeze_memory``."""
+    gc.unfreeze()
 
 
 def signal_process(pid: int, signum: int, *, group: bool = False) -> None:

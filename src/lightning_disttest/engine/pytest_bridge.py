@@ -118,7 +118,7 @@ class ItemRunner:
         manager.register(self._recorder, "disttest-recorder")
         others = [plugin for plugin in manager.get_plugins() if plugin is not self._recorder]
         reporting = {name: manager.subset_hook_caller(name, others) for name in _REPORTING_HOOKS}
-        _redirect_hooks(session, reporting)
+        HookSwitch(session, reporting).on = True
         self._protocol = manager.subset_hook_caller("pytest_runtest_protocol", _replaced_plugins(manager))
         self._recorder.active = True
 
@@ -150,17 +150,35 @@ def _is_internal(filename: str) -> bool:
     return "_pytest" in path.parts or "pluggy" in path.parts or path.is_relative_to(_PACKAGE)
 
 
-def _redirect_hooks(session: pytest.Session, reporting: dict[str, Any]) -> None:
-    genuine = session.gethookproxy
-    relays: dict[str, _Relay] = {}
+class HookSwitch:
+    """While it is on, items of a session reach ``instead`` for the hooks that it names; it starts switched off."""
 
-    def gethookproxy(fspath: os.PathLike[str]) -> Any:
-        key = os.fspath(fspath)
-        if key not in relays:
-            relays[key] = _Relay(genuine(fspath), reporting)
-        return relays[key]
+    def __init__(self, session: pytest.Session, instead: dict[str, Any]) -> None:
+        self.on = False
+        genuine = session.gethookproxy
+        relays: dict[str, _Relay] = {}
 
-    setattr(session, "gethookproxy", gethookproxy)  # noqa: B010  the method of this one session
+        def gethookproxy(fspath: os.PathLike[str]) -> Any:
+            if not self.on:
+                return genuine(fspath)
+            key = os.fspath(fspath)
+            if key not in relays:
+                relays[key] = _Relay(genuine(fspath), instead)
+            return relays[key]
+
+        setattr(session, "gethookproxy", gethookproxy)  # noqa: B010  the method of this one session
+
+
+def switch_off_log_capture(session: pytest.Session) -> HookSwitch:
+    """Return a switch that, while on, keeps pytest's logging plugin out of the phases of an item.
+
+    An item's log is caught where its body runs. In the controller the phases of such an item are empty, and the
+    plugin would attach its handlers to some forty loggers of torch, twice for each of them (half a millisecond).
+    """
+    manager = session.config.pluginmanager
+    plugin = manager.get_plugin("logging-plugin")
+    phases = ("pytest_runtest_setup", "pytest_runtest_call", "pytest_runtest_teardown")
+    return HookSwitch(session, {name: manager.subset_hook_caller(name, [plugin]) for name in phases} if plugin else {})
 
 
 def _replaced_plugins(manager: pytest.PytestPluginManager) -> list[object]:

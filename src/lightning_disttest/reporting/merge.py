@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 Element = tuple[ReprTraceback, "ReprFileLocation | None", "str | None"]
 _LAST_LINES = 20
+_ADDRESS = re.compile(r"0x[0-9a-f]+")
 _PYTEST_FRAME = re.compile(r"[/\\](_pytest|pluggy)[/\\]")
 
 
@@ -52,7 +53,7 @@ def apply_verdict(report: pytest.TestReport, verdict: PhaseVerdict, stories: Seq
     if verdict.wasxfail is not None:
         report.wasxfail = verdict.wasxfail
     if verdict.outcome == "failed":
-        finished = [story for story in stories if story.fate is Fate.FINISHED]
+        finished = [s for s in stories if s.fate is Fate.FINISHED and not any(r.failed for r in s.reports)]
         report.longrepr = describe_failure(verdict, frame, finished)
     elif verdict.outcome == "skipped":
         report.longrepr = verdict.skip  # type: ignore[assignment]
@@ -123,7 +124,7 @@ def _chain(troubles: Sequence[Trouble], frame: Frame, finished: Sequence[int] = 
 def _identical(troubles: Sequence[Trouble]) -> list[list[Trouble]]:
     groups: dict[tuple[Kind, str, str], list[Trouble]] = {}
     for trouble in troubles:
-        text = "".join(_text_of(element) for element in _body(trouble))
+        text = _ADDRESS.sub("0x", "".join(_text_of(element) for element in _body(trouble)))
         groups.setdefault((trouble.kind, trouble.phase, text), []).append(trouble)
     return list(groups.values())
 
@@ -218,7 +219,7 @@ def _crash_of(group: Sequence[Trouble], frame: Frame) -> ReprFileLocation:
         return ReprFileLocation(crash.path, crash.lineno, f"{prefix}: {crash.message}")
     message = f"{prefix} {_what(trouble, frame)}"
     if trouble.report is not None:
-        message += f": {str(longrepr).strip()}".splitlines()[0]
+        message += f": {str(longrepr).strip()}".splitlines()[0].removesuffix(": ")
     return ReprFileLocation(frame.path, frame.lineno, message)
 
 

@@ -19,6 +19,7 @@ _DEVICES = ("cpu", "cuda")
 _DEFAULT_BACKENDS = {"cpu": "gloo", "cuda": "nccl"}
 _DISTRIBUTED_KEYWORDS = frozenset(("world_size", "static", "device", "backend", "timeout"))
 _PARAMETER = "world_size"
+_MARKS = frozenset(("distributed", "standalone", "skipif"))
 
 MARKERS = (
     'distributed(world_size, *, static=True, device="cpu", backend=None, timeout=None): run the test on world_size '
@@ -47,14 +48,17 @@ class _MarkError(Exception):
     """A mark that can not be served; the text says why and what to write instead."""
 
 
-def plan_items(items: Iterable[pytest.Item]) -> None:
-    """Parse the marks of all items and stash a plan with those that do not run in the controller.
+def plan_items(items: Iterable[pytest.Item]) -> int:
+    """Parse the marks of all items and stash a plan with those that do not run in the controller; count these.
 
     Raises:
         InvalidMarks: naming every test whose marks can not be served.
     """
     problems = []
+    planned = 0
     for item in items:
+        if _MARKS.isdisjoint(mark.name for mark in item.iter_markers()):
+            continue
         try:
             plan = _plan(item)
         except _MarkError as problem:
@@ -62,8 +66,10 @@ def plan_items(items: Iterable[pytest.Item]) -> None:
         else:
             if plan is not None:
                 item.stash[PLAN] = plan
+                planned += 1
     if problems:
         raise InvalidMarks(problems)
+    return planned
 
 
 def plan_of(item: pytest.Item) -> Plan | None:
@@ -165,13 +171,12 @@ def _backend(given: Any, device: str) -> str:
         raise _MarkError(f"mark distributed: backend must be a name, not {given!r}")
     known = [name for name in dist.Backend.backend_list if name != dist.Backend.UNDEFINED]
     built_in = [name for name in known if dist.is_backend_available(name)]
-    if any(
-        part.rpartition(":")[2].lower() not in built_in for part in given.split(",")
-    ):  # "cpu:gloo,cuda:nccl" is legal
+    wanted = {part.rpartition(":")[2].lower() for part in given.split(",")}  # "cpu:gloo,cuda:nccl" is legal
+    if not wanted <= set(built_in):
         raise _MarkError(
             f"mark distributed: backend {given!r} is not built into this torch, which has {', '.join(built_in)}"
         )
-    return given
+    return given.lower()
 
 
 def _timeout(mark: str, given: Any) -> float | None:
