@@ -32,19 +32,33 @@ class InvalidSetting(UsageFault):
         super().__init__(f"lightning_disttest: {source} gives {name} the value {value!r}; legal is {legal}")
 
 
-class UnsafeFork(DisttestError):
-    """Raised for each test with ranks when this process can not be forked safely."""
+class TmpdirSwitchedOff(UsageFault):
+    """Raised when tests need ranks and pytest's tmpdir plugin is switched off."""
 
-    def __init__(self, reason: str, culprits: Sequence[str]) -> None:
-        where = (
-            f"It happened while {', '.join(culprits)} was collected."
-            if culprits
-            else "No test module could be identified: a conftest, a plugin or the caller of pytest did it."
-        )
+    def __init__(self) -> None:
         super().__init__(
-            f"ranks cannot be forked from this process: {reason}.\n{where}\n"
-            "Move that work out of import time, into a fixture or a test, and ranks can be forked again."
+            "lightning_disttest: tests on ranks and in fresh processes need pytest's tmpdir plugin, where their ranks "
+            "meet and share files; leave out -p no:tmpdir"
         )
+
+
+class UnsafeFork(DisttestError):
+    """Raised for each test with ranks when this process can not be forked safely.
+
+    ``culprits`` are the test modules that may have done it; None when no code of the user can be the reason.
+    """
+
+    def __init__(self, reason: str, culprits: Sequence[str] | None) -> None:
+        text = f"ranks cannot be forked from this process: {reason}."
+        if culprits is not None:
+            where = (
+                f"It happened while {', '.join(culprits)} was collected."
+                if culprits
+                else "No test module could be identified: a conftest, a plugin or the caller of pytest did it."
+            )
+            advice = "Move that work out of import time, into a fixture or a test, and ranks can be forked again."
+            text = f"{text}\n{where}\n{advice}"
+        super().__init__(text)
 
 
 class ZygoteLost(DisttestError):
@@ -54,6 +68,16 @@ class ZygoteLost(DisttestError):
         super().__init__(
             f"the process that ranks are forked from (pid {pid}) has ended, so no rank can be started any more; "
             "was it killed by hand or by the kernel (out of memory)? Run the remaining tests again."
+        )
+
+
+class RankNotStarted(DisttestError):
+    """Raised for a test whose ranks could not be started, for lack of descriptors, processes or memory."""
+
+    def __init__(self, rank: int, reason: str) -> None:
+        super().__init__(
+            f"rank {rank} could not be started: {reason}. Each rank takes seven file descriptors in the pytest process "
+            "and one process of the machine; see ulimit -n and ulimit -u, or run fewer ranks at once."
         )
 
 
@@ -117,10 +141,12 @@ class WorldMismatch(DisttestError, ValueError):
 
 
 class BarrierTimeout(DisttestError, TimeoutError):
-    """Raised by ``world.barrier`` when not all ranks arrived within its limit."""
+    """Raised by ``world.barrier`` when not all ranks arrived within its limit; times are in seconds."""
 
-    def __init__(self, rank: int, seconds: float, reason: str) -> None:
-        super().__init__(f"rank {rank} waited {seconds:g} s in world.barrier() for the other ranks: {reason}")
+    def __init__(self, rank: int, waited: float, limit: float, reason: str) -> None:
+        super().__init__(
+            f"rank {rank} waited {waited:.1f} s (limit {limit:g} s) in world.barrier() for the other ranks: {reason}"
+        )
 
 
 class NotRecordable(DisttestError, TypeError):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import array
+import contextlib
+import os
 import socket
 import struct
 
@@ -25,7 +27,8 @@ class Channel:
     """One end of a connection.
 
     ``receive`` blocks and is for processes that serve one peer; ``receive_available`` never blocks and is for the
-    controller, which listens to many. ``fds`` collects descriptors that arrived, in order.
+    controller, which listens to many. ``fds`` collects descriptors that arrived, in order; ``truncated`` tells that
+    this process had no room for all of them.
     """
 
     def __init__(self, sock: socket.socket) -> None:
@@ -35,6 +38,7 @@ class Channel:
         self._queue = bytearray()
         self.closed = False
         self.fds: list[int] = []
+        self.truncated = False
 
     def fileno(self) -> int:
         """Return the descriptor of this end."""
@@ -58,6 +62,19 @@ class Channel:
             sent = socket.send_fds(self._socket, [frames], list(fds))
             frames = frames[sent:]
         self._socket.sendall(frames)
+
+    def drop_fds(self) -> None:
+        """Close the descriptors that arrived: one or more are missing, so nobody knows which is which."""
+        for fd in self.fds:
+            os.close(fd)
+        self.fds.clear()
+        self.truncated = False
+
+    def end(self) -> None:
+        """Tell the other end that no more comes, even if some child process holds a copy of this one; then close."""
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self.close()
 
     def queue(self, message: Message) -> None:
         """Send a message together with the next one that is sent."""
@@ -101,9 +118,10 @@ class Channel:
     def _read(self, flags: int) -> int:
         try:
             # Not socket.recv_fds, which drops its flags (seen in Python 3.10 to 3.13).
-            chunk, ancillary, _, _ = self._socket.recvmsg(_CHUNK, _ANCILLARY, flags)
+            chunk, ancillary, seen, _ = self._socket.recvmsg(_CHUNK, _ANCILLARY, flags | socket.MSG_CMSG_CLOEXEC)
         except ConnectionResetError:
-            chunk, ancillary = b"", []
+            chunk, ancillary, seen = b"", [], 0
+        self.truncated |= bool(seen & socket.MSG_CTRUNC)
         for level, kind, data in ancillary:
             if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
                 fds = array.array("i")

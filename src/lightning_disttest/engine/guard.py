@@ -26,26 +26,49 @@ _CANARY_NUMBERS = 1_000_000
 class _TorchThreads:
     """Keeps torch at one intra-op thread from its import to the fork, so that no OpenMP pool exists at the fork.
 
-    Not done by OMP_NUM_THREADS: that would pin numpy's BLAS for ever and leak into subprocesses.
+    Not done by OMP_NUM_THREADS: that would pin numpy's BLAS for ever and leak into subprocesses. A number that the
+    suite sets meanwhile (a conftest with ``torch.set_num_threads(1)``) is kept and holds from the fork on.
     """
 
     def __init__(self) -> None:
-        self._genuine: int | None = None
-        self._wanted: int | None = 1
+        self._held = False
+        self._default: int | None = None
+        self._chosen: int | None = None
+        self._share: int | None = None
+        self._setter: Any = None
 
-    def use(self, number: int | None) -> None:
-        """Set torch to ``number`` threads, now or when it is imported; None stands for its own number."""
-        self._wanted = number
-        torch = sys.modules.get("torch")
-        if torch is not None and hasattr(torch, "set_num_threads"):
-            self.apply(torch)
+    def hold(self) -> None:
+        """Hold torch at one thread, now or as soon as it is imported."""
+        self._held = True
+        self._apply_if_imported()
+
+    def release(self, share: int | None) -> None:
+        """Let torch have the number that the suite chose, else ``share``, else its own."""
+        self._held = False
+        self._share = share
+        self._apply_if_imported()
 
     def apply(self, torch: ModuleType) -> None:
         """Set the threads of torch, which was just imported or is to be changed."""
         module: Any = torch
-        if self._genuine is None:
-            self._genuine = module.get_num_threads()
-        module.set_num_threads(self._genuine if self._wanted is None else self._wanted)
+        if self._setter is None:
+            self._setter = module.set_num_threads
+            self._default = module.get_num_threads()
+        if self._held:
+            module.set_num_threads = self._choose
+            self._setter(1)
+        else:
+            module.set_num_threads = self._setter
+            self._setter(self._chosen or self._share or self._default)
+
+    def _apply_if_imported(self) -> None:
+        torch = sys.modules.get("torch")
+        if torch is not None and hasattr(torch, "set_num_threads"):
+            self.apply(torch)
+
+    def _choose(self, number: int) -> None:
+        """Stand in for ``torch.set_num_threads`` while torch is held."""
+        self._chosen = number
 
 
 _threads = _TorchThreads()
@@ -54,19 +77,19 @@ _threads = _TorchThreads()
 def watch_torch() -> None:
     """Hold torch at one thread until ``release_torch``, and keep its CUDA check away from the driver."""
     os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
-    _threads.use(1)
+    _threads.hold()
     when_imported("torch", _threads.apply)
 
 
 def release_torch() -> None:
     """Give torch its own number of threads back, after the fork or when there will be none."""
-    _threads.use(None)
+    _threads.release(None)
 
 
 def use_threads_of_rank(world_size: int) -> None:
     """Share the cores among the ranks of a world: each gets cores // ranks threads, and at least one."""
     cores = len(os.sched_getaffinity(0))
-    _threads.use(max(1, cores // world_size) if world_size > 1 else None)
+    _threads.release(max(1, cores // world_size) if world_size > 1 else None)
 
 
 class CollectionWatch:
@@ -94,7 +117,7 @@ def check_fork(culprits: list[str]) -> None:
         UnsafeFork: if not; the text says why and names the test modules that are to blame, if they are known.
     """
     if sys.platform != "linux":
-        raise UnsafeFork(f"forking ranks is known to be safe on Linux only, and this is {sys.platform}", culprits)
+        raise UnsafeFork(f"forking ranks is known to be safe on Linux only, and this is {sys.platform}", None)
     torch = sys.modules.get("torch")
     if torch is None:
         return
@@ -102,7 +125,10 @@ def check_fork(culprits: list[str]) -> None:
         raise UnsafeFork("it has opened a GPU, which a forked process can not use", culprits)
     if _xla_is_initialized():
         raise UnsafeFork("it has initialised the XLA runtime, which a forked process can not use", culprits)
-    ended = _run_canary(torch)
+    try:
+        ended = _run_canary(torch)
+    except OSError as error:
+        raise UnsafeFork(f"a trial fork of it failed ({error})", None) from error
     if ended != "exited with status 0":
         hint = "; it hung, because a thread pool was running" if "SIGALRM" in ended else ""
         raise UnsafeFork(f"a trial fork of it failed in its first parallel computation ({ended}{hint})", culprits)

@@ -15,7 +15,7 @@ from lightning_disttest.errors import ChannelBroken
 
 @dataclass(frozen=True, slots=True)
 class ForkRank:
-    """Controller to zygote: fork a rank. The rank's ends of five files travel with it (see ``output.RankFiles``)."""
+    """Controller to zygote: fork a rank. The rank's ends of its files travel with it (see ``output.RankFiles``)."""
 
     token: int
     rank: int
@@ -31,7 +31,7 @@ class ForkRank:
 
 @dataclass(frozen=True, slots=True)
 class SignalRank:
-    """Controller to zygote: send a signal to a rank (0: not at all) and, on request, to its whole process group."""
+    """Controller to zygote: send a signal to a rank, or to its whole process group."""
 
     token: int
     signum: int
@@ -44,6 +44,14 @@ class RankForked:
 
     token: int
     pid: int
+
+
+@dataclass(frozen=True, slots=True)
+class ForkFailed:
+    """Zygote to controller: the rank could not be forked."""
+
+    token: int
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +169,7 @@ class Interrupted:
 
 @dataclass(frozen=True, slots=True)
 class JoinFailed:
-    """Rank to controller: the rank could not join its world."""
+    """Rank to controller: the rank could not join its world; made by the controller if it could not even start."""
 
     text: str
 
@@ -174,7 +182,7 @@ class Retired:
 
 
 ToZygote = ForkRank | SignalRank
-FromZygote = RankForked | RankEnded
+FromZygote = RankForked | ForkFailed | RankEnded
 ToRank = RunItem | Retire | RanksLaunched
 FromRank = (
     RankReady
@@ -197,6 +205,7 @@ MESSAGES: dict[str, type[Any]] = {
         ForkRank,
         SignalRank,
         RankForked,
+        ForkFailed,
         RankEnded,
         RunItem,
         Retire,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import gc
 import os
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
+# A real-time signal that nobody uses: Lightning takes SIGUSR1, SIGUSR2 and SIGTERM for itself.
+STACKS_SIGNAL = getattr(signal, "SIGRTMIN", signal.SIGUSR2) + 7
 _POLL_S = 0.002
 _STAMP = "DISTTEST_RANK_PID"
 
@@ -42,6 +45,9 @@ def fork(main: Callable[[], int]) -> int:
     except BaseException:  # noqa: BLE001  the child must not run its parent's code
         traceback.print_exc(file=sys.__stderr__)
     finally:
+        with contextlib.suppress(Exception):
+            sys.stdout.flush()
+            sys.stderr.flush()
         os._exit(status)
 
 
@@ -71,14 +77,16 @@ def thaw_memory() -> None:
 
 
 def signal_process(pid: int, signum: int, *, group: bool = False) -> None:
-    """Send a signal to a process, or to the process group that it leads; one that is gone is no error."""
-    try:
+    """Send a signal to a process, or to the process group that it leads.
+
+    One that is gone, or that changed its user, is no error.
+    """
+    assert pid > 0, "0 and negative numbers are process groups"
+    with contextlib.suppress(ProcessLookupError, PermissionError):
         if group:
             os.killpg(pid, signum)
         else:
             os.kill(pid, signum)
-    except ProcessLookupError:
-        pass
 
 
 def has_ended(pid: int) -> bool:

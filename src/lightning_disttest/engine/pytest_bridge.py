@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import shutil
 import sys
@@ -15,6 +16,7 @@ import pytest
 from _pytest.skipping import xfailed_key
 
 from lightning_disttest.engine.messages import PhasePassed, ReportMade, WarningRecorded
+from lightning_disttest.errors import TmpdirSwitchedOff
 from lightning_disttest.reporting.stories import is_subreport
 
 if TYPE_CHECKING:
@@ -31,11 +33,11 @@ _REPORTING_HOOKS = (
     "pytest_warning_recorded",
     "pytest_exception_interact",
 )
-# pytest-timeout's timer would end a rank behind our back; the controller watches the time of every rank.
 _INHERITED_CAPTURE = pytest.StashKey[Any]()
 # What every report has; a plugin, or pytest itself for an expected failure, may have added more.
 _PLAIN_ATTRIBUTES = pytest.TestReport("", ("", None, ""), {}, "passed", None, "call").__dict__.keys()
 _PACKAGE = Path(__file__).parent.parent
+# pytest-timeout's timer would end a rank behind our back; the controller watches the time of every rank.
 _REPLACED_PLUGINS = ("timeout", "lightning_disttest")
 
 
@@ -118,7 +120,7 @@ class ItemRunner:
         manager.register(self._recorder, "disttest-recorder")
         others = [plugin for plugin in manager.get_plugins() if plugin is not self._recorder]
         reporting = {name: manager.subset_hook_caller(name, others) for name in _REPORTING_HOOKS}
-        HookSwitch(session, reporting).on = True
+        HookSwitch(session, lambda relay: reporting).on = True
         self._protocol = manager.subset_hook_caller("pytest_runtest_protocol", _replaced_plugins(manager))
         self._recorder.active = True
 
@@ -151,9 +153,13 @@ def _is_internal(filename: str) -> bool:
 
 
 class HookSwitch:
-    """While it is on, items of a session reach ``instead`` for the hooks that it names; it starts switched off."""
+    """While it is on, the hooks that items of a session call are replaced; it starts switched off.
 
-    def __init__(self, session: pytest.Session, instead: dict[str, Any]) -> None:
+    ``replace`` gets the relay that pytest made for a folder, which leaves out the conftests of other folders, and
+    returns the hook callers to use instead of some of its own.
+    """
+
+    def __init__(self, session: pytest.Session, replace: Callable[[Any], dict[str, Any]]) -> None:
         self.on = False
         genuine = session.gethookproxy
         relays: dict[str, _Relay] = {}
@@ -163,7 +169,8 @@ class HookSwitch:
                 return genuine(fspath)
             key = os.fspath(fspath)
             if key not in relays:
-                relays[key] = _Relay(genuine(fspath), instead)
+                relay = genuine(fspath)
+                relays[key] = _Relay(relay, replace(relay))
             return relays[key]
 
         setattr(session, "gethookproxy", gethookproxy)  # noqa: B010  the method of this one session
@@ -178,7 +185,12 @@ def switch_off_log_capture(session: pytest.Session) -> HookSwitch:
     manager = session.config.pluginmanager
     plugin = manager.get_plugin("logging-plugin")
     phases = ("pytest_runtest_setup", "pytest_runtest_call", "pytest_runtest_teardown")
-    return HookSwitch(session, {name: manager.subset_hook_caller(name, [plugin]) for name in phases} if plugin else {})
+
+    def without_logging(relay: Any) -> dict[str, Any]:
+        removed = {plugin, *getattr(relay, "remove_mods", ())}
+        return {name: manager.subset_hook_caller(name, removed) for name in phases}
+
+    return HookSwitch(session, without_logging)
 
 
 def _replaced_plugins(manager: pytest.PytestPluginManager) -> list[object]:
@@ -203,6 +215,10 @@ def redirect_output(config: pytest.Config, fds: RankFds) -> None:
     os.close(null)
     manager: Any = config.pluginmanager.get_plugin("capturemanager")
     if manager is None or manager._method == "no":
+        # The stream was made for pytest's own output; if that is a pipe, lines would wait in it for the end.
+        for stream in (sys.stdout, sys.stderr):
+            if isinstance(stream, io.TextIOWrapper):
+                stream.reconfigure(line_buffering=True)
         return
     old = manager._global_capturing
     config.stash[_INHERITED_CAPTURE] = old  # dropped, it would close the descriptors that others have kept
@@ -288,8 +304,14 @@ def share_tmp_path(config: pytest.Config, assigned: Callable[[], str]) -> None:
 
 
 def tmp_path_factory(config: pytest.Config) -> pytest.TempPathFactory:
-    """Return the session's factory without a fixture request."""
-    factory: pytest.TempPathFactory = config._tmp_path_factory  # type: ignore[attr-defined]
+    """Return the session's factory without a fixture request.
+
+    Raises:
+        TmpdirSwitchedOff: with ``-p no:tmpdir``.
+    """
+    factory: pytest.TempPathFactory | None = getattr(config, "_tmp_path_factory", None)
+    if factory is None:
+        raise TmpdirSwitchedOff
     return factory
 
 
@@ -305,9 +327,9 @@ def detach_from_worker(config: pytest.Config) -> None:
     interactor: Any = config.pluginmanager.get_plugin("workerinteractor")
     if interactor is None:
         return
-    io = interactor.channel.gateway._io
+    pipes = interactor.channel.gateway._io
     null = os.open(os.devnull, os.O_RDWR)
-    for stream in (io.infile, io.outfile):
+    for stream in (pipes.infile, pipes.outfile):
         os.dup2(null, stream.fileno())
     os.close(null)
 

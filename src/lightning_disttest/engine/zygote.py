@@ -9,7 +9,7 @@ import signal
 from typing import TYPE_CHECKING
 
 from lightning_disttest.engine import processes
-from lightning_disttest.engine.messages import ForkRank, RankEnded, RankForked, SignalRank
+from lightning_disttest.engine.messages import ForkFailed, ForkRank, FromZygote, RankEnded, RankForked, SignalRank
 from lightning_disttest.engine.output import FILES_PER_RANK, RankFds
 
 if TYPE_CHECKING:
@@ -34,8 +34,6 @@ class Zygote:
         self._listen_to_children()
         try:
             self._loop()
-        except OSError:
-            pass  # a send failed because the controller is gone
         finally:
             self._end_all()
         return 0
@@ -61,22 +59,39 @@ class Zygote:
             os.read(self._wake_read, 4096)
 
     def _serve(self) -> None:
-        for message in self._control.receive_available():
-            if isinstance(message, ForkRank):
+        messages = self._control.receive_available()
+        complete = not self._control.truncated
+        for message in messages:
+            if isinstance(message, ForkRank) and complete:
                 self._fork_rank(message)
+            elif isinstance(message, ForkRank):
+                self._tell(ForkFailed(message.token, "too many open files"))
             elif isinstance(message, SignalRank):
                 self._signal_rank(message)
             else:
                 raise AssertionError(f"the zygote does not take {message!r}")
+        if not complete:
+            self._control.drop_fds()
 
     def _fork_rank(self, request: ForkRank) -> None:
         fds = RankFds(*self._control.fds[:FILES_PER_RANK])
         del self._control.fds[:FILES_PER_RANK]
         zygote = os.getpid()
-        pid = processes.fork(lambda: self._become_rank(zygote, request, fds))
-        self._tokens[pid] = request.token
-        fds.close()
-        self._control.send(RankForked(request.token, pid))
+        try:
+            pid = processes.fork(lambda: self._become_rank(zygote, request, fds))
+        except OSError as error:
+            self._tell(ForkFailed(request.token, str(error)))
+        else:
+            self._tokens[pid] = request.token
+            self._tell(RankForked(request.token, pid))
+        finally:
+            fds.close()
+
+    def _tell(self, message: FromZygote) -> None:
+        try:
+            self._control.send(message)
+        except OSError:
+            self._control.closed = True  # the controller is gone
 
     def _become_rank(self, zygote: int, request: ForkRank, fds: RankFds) -> int:
         processes.die_with_parent(zygote)
@@ -100,7 +115,7 @@ class Zygote:
             token = self._tokens.pop(pid)
             status = processes.reap(pid)
             processes.kill_orphans(keep=self._tokens, owner=pid if self._tokens else None)
-            self._control.send(RankEnded(token, status))
+            self._tell(RankEnded(token, status))
 
     def _end_all(self) -> None:
         for pid in self._tokens:
