@@ -10,7 +10,7 @@ import pytest
 
 from lightning_disttest import hookspecs
 from lightning_disttest.engine import guard
-from lightning_disttest.errors import UsageFault
+from lightning_disttest.errors import InvalidMarks, UsageFault
 from lightning_disttest.selection import filters, marks
 from lightning_disttest.settings import SETTINGS, add_options, resolve
 from lightning_disttest.strategies import launchers
@@ -83,11 +83,16 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Check the marks, select, and sort tests into groups."""
-    with _usage_errors():
+    try:
         config.stash[_PLANNED] = marks.plan_items(items)
+    except InvalidMarks as fault:
+        if not hasattr(config, "workerinput"):
+            raise pytest.UsageError(str(fault)) from None
+        # pytest-xdist would take a usage error in a worker for a crash, and replace the worker again and again.
+        config.pluginmanager.register(_RefuseAll(fault), "disttest-refuse-all")
     if config.stash[SETTINGS].standalone and (removed := filters.keep_standalone(items)):
         config.hook.pytest_deselected(items=removed)
-    if config.stash[_PLANNED]:
+    if config.stash.get(_PLANNED, 0):
         filters.group(items)
 
 
@@ -106,13 +111,21 @@ def pytest_runtestloop(session: pytest.Session) -> Generator[None, object, objec
 
     _import_for_ranks(session.items)
     controller = Controller(session, session.config.stash[SETTINGS])
-    controller.start(session.config.stash[_WATCH].culprits)
-    session.config.pluginmanager.register(controller, "disttest-controller")
     try:
+        with _usage_errors():
+            controller.start(session.config.stash[_WATCH].culprits)
+        # Not before the fork: ranks are to run their items without it.
+        session.config.pluginmanager.register(controller, "disttest-controller")
         return (yield)
     finally:
         controller.stop()
-        session.config.pluginmanager.unregister(controller)
+        if session.config.pluginmanager.is_registered(controller):
+            session.config.pluginmanager.unregister(controller)
+
+
+def pytest_unconfigure() -> None:
+    """Leave torch as it was in a process that goes on, also when the run ended before its loop."""
+    guard.release_torch()
 
 
 def pytest_disttest_rank_start(rank: RankContext) -> None:
@@ -144,6 +157,18 @@ def trainer_factory(tmp_path: Path, world: World) -> Iterator[TrainerFactory]:
     maker = TrainerMaker(tmp_path, world)
     yield maker
     maker.tear_down()
+
+
+class _RefuseAll:
+    """Fails every test of a pytest-xdist worker that found invalid marks."""
+
+    def __init__(self, fault: UsageFault) -> None:
+        self._fault = fault
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_setup(self) -> None:
+        """Fail the test before anything of it runs."""
+        pytest.fail(str(self._fault), pytrace=False)
 
 
 def _needs_ranks(session: pytest.Session) -> bool:

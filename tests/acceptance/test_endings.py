@@ -49,10 +49,11 @@ def test_ctrl_c(tmp_path: Path) -> None:
     write_tests(tmp_path, {"test_waiting.py": WAITING})
     with start_pytest(tmp_path) as running:
         wait_for_ranks(tmp_path)
-        running.process.send_signal(signal.SIGINT)
+        os.killpg(running.process.pid, signal.SIGINT)  # as a terminal does, to all of its foreground group
         output, _ = running.process.communicate(timeout=_LIMIT_S)
         assert running.process.returncode == pytest.ExitCode.INTERRUPTED
         assert "KeyboardInterrupt" in output
+        assert "no tests ran in" in output
         assert wait_until_gone(running.stamp) == []
 
 
@@ -207,9 +208,14 @@ def test_exit_on_a_rank_stops_the_run(run_once: RunOnce) -> None:
 
 
 def test_exitfirst_stops_in_order(run_once: RunOnce) -> None:
-    """With -x the run stops after the first failed test on ranks."""
+    """With -x the run stops after the first failed test on ranks, whose fixtures are ended."""
     source = """
         import pytest
+
+        @pytest.fixture(scope="session", autouse=True)
+        def ended(pytestconfig):
+            yield
+            (pytestconfig.rootpath / "ended").touch()
 
         @pytest.mark.distributed(2)
         def test_1(): assert False
@@ -220,24 +226,33 @@ def test_exitfirst_stops_in_order(run_once: RunOnce) -> None:
     run = run_once({"test_x.py": source}, "-x")
     assert run.returncode == 1
     assert set(run.outcomes) == {"test_1"}
+    assert (run.folder / "ended").exists()
 
 
-def test_live_output(run_once: RunOnce) -> None:
-    """With -s the output of ranks is shown live, each line with its rank."""
+def test_live_output(tmp_path: Path) -> None:
+    """With -s the output of ranks is shown while the test runs, each line with its rank."""
     source = """
-        import os
+        import os, time
         import pytest
 
         @pytest.mark.distributed(2)
-        def test_prints(world):
+        def test_prints(world, pytestconfig):
             print(f"from rank {world.rank}")
             os.system("echo from a child")
+            while not (pytestconfig.rootpath / "seen").exists():
+                time.sleep(0.01)
     """
-    run = run_once({"test_live.py": source}, "-s")
-    assert run.returncode == 0, run.output
-    for rank in (0, 1):
-        assert f"[rank {rank}] from rank {rank}" in run.output
-        assert f"[rank {rank}] from a child" in run.output
+    write_tests(tmp_path, {"test_live.py": source})
+    with start_pytest(tmp_path, "-s") as running:
+        wanted = {f"[rank {rank}] from {what}" for rank in (0, 1) for what in (f"rank {rank}", "a child")}
+        assert running.process.stdout is not None
+        while wanted:
+            line = running.process.stdout.readline()
+            assert line, f"never shown: {wanted}"
+            wanted -= {text for text in wanted if line.rstrip().endswith(text)}
+        (tmp_path / "seen").touch()
+        running.process.communicate(timeout=_LIMIT_S)
+        assert running.process.returncode == 0
 
 
 def test_megabytes_of_output_block_nobody(run_once: RunOnce) -> None:
@@ -263,7 +278,7 @@ def test_unsafe_fork_is_a_clear_error(run_once: RunOnce) -> None:
         import pytest
         import torch
 
-        torch.set_num_threads(4)
+        torch._C.set_num_threads(4)  # torch.set_num_threads itself is put off until after the fork
         torch.nn.Linear(64, 64)(torch.randn(512, 64))
 
         @pytest.mark.distributed(2)
@@ -301,6 +316,7 @@ def test_pytest_in_pytest(tmp_path: Path) -> None:
     assert run.returncode == 0, run.output
 
 
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="older Pythons do not warn of a fork")
 def test_python_warns_of_no_fork(tmp_path: Path) -> None:
     """With warnings as errors, forking a process that has threads is no error (Python 3.12 and newer warn)."""
     source = """

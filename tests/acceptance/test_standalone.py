@@ -171,7 +171,7 @@ UNMARKED = """
 @pytest.fixture(scope="module")
 def plain(run_once: RunOnce) -> Run:
     """Return a run without the flag."""
-    return run_once({"runif.py": RUNIF, "test_selection.py": SELECTION}, "-p", "no:lightning_x", "-v")
+    return run_once({"runif.py": RUNIF, "test_selection.py": SELECTION}, "-v")
 
 
 @pytest.fixture(scope="module", params=["environment", "option"])

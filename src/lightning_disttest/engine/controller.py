@@ -8,7 +8,7 @@ import sys
 import time
 import warnings
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 
@@ -18,9 +18,10 @@ from lightning_disttest.engine.rank import prepare_zygote, rank_main
 from lightning_disttest.engine.supervisor import Supervisor
 from lightning_disttest.engine.testrun import TestRun
 from lightning_disttest.engine.worlds import World, WorldPool, WorldSpec
-from lightning_disttest.errors import UnsafeFork, ZygoteLost
-from lightning_disttest.reporting.merge import Frame, apply_verdict, describe_leaving, merge_subreports
-from lightning_disttest.reporting.verdict import PhaseVerdict, judge
+from lightning_disttest.errors import RankNotStarted, UnsafeFork, ZygoteLost
+from lightning_disttest.reporting.merge import Frame, apply_verdict, merge_subreports
+from lightning_disttest.reporting.stories import Fate
+from lightning_disttest.reporting.verdict import PhaseVerdict, add_problems, describe_leaving, judge
 from lightning_disttest.selection.marks import Plan, plan_of
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from lightning_disttest.settings import Settings
 
 _NAME_LENGTH = 30
+_RETIRE_S = 300.0  # when there is no time limit
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,18 +66,24 @@ class Controller:
         """Fork the zygote, if this process can be forked, and take over the items that need ranks."""
         folder = pytest_bridge.tmp_path_factory(self._config).mktemp("disttest-worlds")
         try:
-            guard.check_fork(culprits)
+            self._fork_zygote(culprits)
         except UnsafeFork as refusal:
             self._refusal = refusal
         else:
-            session = self._session
-            self._supervisor.start(lambda: prepare_zygote(session), functools.partial(rank_main, session))
             self._pool = WorldPool(self._supervisor, folder)
         guard.release_torch()
         processes.freeze_memory()
         for item in self._session.items:
             if plan_of(item) is not None:
                 _replace_phases(item, self)
+
+    def _fork_zygote(self, culprits: list[str]) -> None:
+        guard.check_fork(culprits)
+        session = self._session
+        try:
+            self._supervisor.start(lambda: prepare_zygote(session), functools.partial(rank_main, session))
+        except OSError as error:
+            raise UnsafeFork(f"the fork failed ({error})", None) from error
 
     def stop(self) -> None:
         """End all worlds in order, then the zygote."""
@@ -124,13 +132,13 @@ class Controller:
         plan = plan_of(item)
         assert plan is not None
         if self._refusal is not None:
-            pytest.fail(f"{item.nodeid} cannot run: {self._refusal}", pytrace=False)
+            _fail(item, self._refusal)
         _skip_without_gpus(plan)
         assert self._pool is not None
         try:
             record, outcome = self._run(item, plan, self._pool)
-        except ZygoteLost as error:
-            pytest.fail(f"{item.nodeid} cannot run: {error}", pytrace=False)
+        except (ZygoteLost, RankNotStarted) as error:
+            _fail(item, error)
         item.stash[_OUTCOME] = outcome
         self._pass_on_warnings(record)
         if record.exit is not None:
@@ -173,11 +181,11 @@ class Controller:
 
     def _release(self, world: World, record: TestRecord, pool: WorldPool, message: RunItem) -> list[str]:
         """Keep the world for the next test, or end it; return the problems of fixtures that ended with it."""
-        all_finished = all(story.fate.value == "finished" for story in record.stories)
+        all_finished = all(story.fate is Fate.FINISHED for story in record.stories)
         if world.spec.kind != "static" or not all_finished:
             pool.end(world)
         elif not world.healthy or message.next_index is None:
-            return pool.retire(world)
+            return pool.retire(world, self._settings.timeout or _RETIRE_S)
         else:
             pool.give_back(world)
         return []
@@ -197,8 +205,8 @@ class Controller:
             rank_output=self._settings.rank_output,
         )
         verdicts = judge(record.stories)
-        if problems and verdicts["teardown"].outcome == "passed":
-            verdicts["teardown"] = PhaseVerdict("failed", disagreement=describe_leaving(problems))
+        if problems:
+            verdicts["teardown"] = add_problems(verdicts["teardown"], problems)
         return _Outcome(verdicts, record.stories, frame)
 
     def _make_tmp_path(self, item: pytest.Item) -> Path:
@@ -234,7 +242,7 @@ class Controller:
 
     def _retire_kept(self, pool: WorldPool) -> None:
         for world in pool.kept():
-            if problems := pool.retire(world):
+            if problems := pool.retire(world, self._settings.timeout or _RETIRE_S):
                 self._report_late(world, problems)
 
     def _report_late(self, world: World, problems: list[str]) -> None:
@@ -251,7 +259,14 @@ class Controller:
             longrepr=f"{last.nodeid}: {describe_leaving(problems)}",
             when="teardown",
         )
-        item.ihook.pytest_runtest_logreport(report=report)
+        pytest_bridge.log_report(item, report)
+
+
+def _fail(item: pytest.Item, reason: Exception) -> NoReturn:
+    """Fail a test that never began, whatever failure of its body was expected."""
+    __tracebackhide__ = True
+    pytest_bridge.forget_xfail(item)
+    pytest.fail(f"{item.nodeid} cannot run: {reason}", pytrace=False)
 
 
 def _replace_phases(item: pytest.Item, controller: Controller) -> None:

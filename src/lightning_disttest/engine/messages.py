@@ -88,11 +88,6 @@ class RanksLaunched:
 
 
 @dataclass(frozen=True, slots=True)
-class RankReady:
-    """Rank to controller: joined the world, waiting for items."""
-
-
-@dataclass(frozen=True, slots=True)
 class ReportMade:
     """Rank to controller: one report of pytest, made serialisable by pytest itself."""
 
@@ -185,8 +180,7 @@ ToZygote = ForkRank | SignalRank
 FromZygote = RankForked | ForkFailed | RankEnded
 ToRank = RunItem | Retire | RanksLaunched
 FromRank = (
-    RankReady
-    | ReportMade
+    ReportMade
     | PhasePassed
     | WarningRecorded
     | ValueRecorded
@@ -210,7 +204,6 @@ MESSAGES: dict[str, type[Any]] = {
         RunItem,
         Retire,
         RanksLaunched,
-        RankReady,
         ReportMade,
         PhasePassed,
         WarningRecorded,

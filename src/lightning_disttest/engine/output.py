@@ -6,6 +6,7 @@ stacks of a rank can be read after it was killed.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import tempfile
@@ -15,6 +16,7 @@ from typing import IO
 FILES_PER_RANK = 6
 STAGES = ("start", "setup", "call", "teardown", "exit")
 _TAIL_BYTES = 1 << 14
+_LONGEST_LINE = 1 << 13
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,15 +46,18 @@ class RankFiles:
     def __init__(self, rank: int, live: bool) -> None:
         self._rank = rank
         self._live = live
-        self.raw, self._raw_end = os.pipe()
-        os.set_blocking(self.raw, False)
-        self.raw_open = True
         self._pending = b""
         self._recent = b""
-        self._stdout = _keep_open()
-        self._stderr = _keep_open()
-        self._stacks = _keep_open()
-        self._progress = _keep_open()
+        with contextlib.ExitStack() as undo:
+            self._stdout = undo.enter_context(tempfile.TemporaryFile(buffering=0))
+            self._stderr = undo.enter_context(tempfile.TemporaryFile(buffering=0))
+            # In memory: a full disk must not take the stacks and the progress of a rank.
+            self._stacks = undo.enter_context(os.fdopen(os.memfd_create("stacks"), "r+b", buffering=0))
+            self._progress = undo.enter_context(os.fdopen(os.memfd_create("progress"), "r+b", buffering=0))
+            self.raw, self._raw_end = os.pipe()
+            undo.pop_all()
+        os.set_blocking(self.raw, False)
+        self.raw_open = True
 
     def rank_ends(self) -> tuple[int, ...]:
         """Return the descriptors that the rank gets beside its channel, in the order of ``RankFds``."""
@@ -62,6 +67,11 @@ class RankFiles:
     def handed_over(self) -> None:
         """Close what only the rank needs, so that the end of its raw output can be seen."""
         os.close(self._raw_end)
+
+    def abandon(self) -> None:
+        """Close everything: the rank was not started."""
+        self.handed_over()
+        self.close()
 
     def read_raw(self) -> None:
         """Take what the rank wrote to its raw output; with ``-s`` show it, line by line, with the rank's number."""
@@ -93,6 +103,11 @@ class RankFiles:
         """Return the Python stacks that the rank was last asked for."""
         return _tail(self._stacks).decode(errors="replace")
 
+    def stacks_are_complete(self) -> bool:
+        """Tell whether the last thread was written, which is the one that runs the test."""
+        stacks = self.stacks()
+        return "Current thread" in stacks and "(most recent call first)" in stacks and stacks.endswith("\n")
+
     def forget_stacks(self) -> None:
         """Empty the file of stacks before they are asked for."""
         self._stacks.truncate(0)
@@ -109,13 +124,12 @@ class RankFiles:
 
     def _show(self, chunk: bytes) -> None:
         *lines, self._pending = (self._pending + chunk).split(b"\n")
+        if len(self._pending) > _LONGEST_LINE:
+            lines.append(self._pending)
+            self._pending = b""
         for line in lines:
             sys.stdout.write(f"[rank {self._rank}] {line.decode(errors='replace')}\n")
         sys.stdout.flush()
-
-
-def _keep_open() -> IO[bytes]:
-    return tempfile.TemporaryFile(buffering=0)
 
 
 def _tail(file: IO[bytes]) -> bytes:

@@ -120,7 +120,7 @@ class ItemRunner:
         manager.register(self._recorder, "disttest-recorder")
         others = [plugin for plugin in manager.get_plugins() if plugin is not self._recorder]
         reporting = {name: manager.subset_hook_caller(name, others) for name in _REPORTING_HOOKS}
-        HookSwitch(session, lambda relay: reporting).on = True
+        HookSwitch(session, lambda _: reporting).on = True
         self._protocol = manager.subset_hook_caller("pytest_runtest_protocol", _replaced_plugins(manager))
         self._recorder.active = True
 

@@ -25,7 +25,6 @@ from lightning_disttest.engine.messages import (
     ItemFinished,
     JoinFailed,
     LaunchRanks,
-    RankReady,
     RanksLaunched,
     Retire,
     Retired,
@@ -36,9 +35,6 @@ from lightning_disttest.errors import LaunchFailed
 if TYPE_CHECKING:
     from lightning_disttest.engine.output import RankFds
 
-# A real-time signal that nobody uses: Lightning takes SIGUSR1, SIGUSR2 and SIGTERM for itself.
-STACKS_SIGNAL = getattr(signal, "SIGRTMIN", signal.SIGUSR2) + 7
-
 
 class Rank:
     """Serves the controller until it is told to retire."""
@@ -48,7 +44,7 @@ class Rank:
         self._request = request
         self._fds = fds
         self._channel = Channel(socket.socket(fileno=fds.channel))
-        self.sending = threading.Lock()
+        self._sending = threading.Lock()
         self._tmp_path = ""
         self._context = RankContext(
             rank=request.rank,
@@ -68,7 +64,6 @@ class Rank:
         if not self._join():
             return 1
         self._session.config.hook.pytest_disttest_rank_start(config=self._session.config, rank=self._context)
-        self.send(RankReady())
         while (message := self._channel.receive()) is not None:
             if isinstance(message, RunItem):
                 if not self._run_item(message):
@@ -98,7 +93,7 @@ class Rank:
         self._tmp_path = message.tmp_path
         self._context.nodeid = item.nodeid
         # A fixture of the last test may have reset the handlers of all signals (Lightning's conftest does).
-        faulthandler.register(STACKS_SIGNAL, file=self._fds.stacks, all_threads=True)
+        faulthandler.register(processes.STACKS_SIGNAL, file=self._fds.stacks, all_threads=True)
         if self._request.kind == "standalone":
             pytest_bridge.name_single_test(item)
         problems = self._runner.end_fixtures(item)
@@ -133,12 +128,12 @@ class Rank:
 
     def send(self, message: FromRank) -> None:
         """Send a message to the controller; a thread of the test may do so too."""
-        with self.sending:
+        with self._sending:
             self._channel.send(message)
 
     def queue(self, message: FromRank) -> None:
         """Send a message together with the next one."""
-        with self.sending:
+        with self._sending:
             self._channel.queue(message)
 
     def enter(self, stage: str) -> None:
@@ -165,6 +160,7 @@ def rank_main(session: pytest.Session, request: ForkRank, fds: RankFds) -> int:
     processes.stamp()
     pytest_bridge.redirect_output(session.config, fds)
     faulthandler.enable(file=fds.stacks, all_threads=True)
+    faulthandler.register(processes.STACKS_SIGNAL, file=fds.stacks, all_threads=True)
     guard.use_threads_of_rank(request.world_size)
     return Rank(session, request, fds).run()
 

@@ -14,17 +14,28 @@ from typing import TYPE_CHECKING
 
 from lightning_disttest.engine import processes
 from lightning_disttest.engine.channel import Channel, channel_pair
-from lightning_disttest.engine.messages import ForkRank, FromRank, RankEnded, RankForked, RankReady, SignalRank, ToRank
+from lightning_disttest.engine.messages import (
+    ForkFailed,
+    ForkRank,
+    FromRank,
+    JoinFailed,
+    RankEnded,
+    RankForked,
+    SignalRank,
+    ToRank,
+)
 from lightning_disttest.engine.output import RankFiles
 from lightning_disttest.engine.zygote import zygote_main
-from lightning_disttest.errors import ChannelBroken, ZygoteLost
+from lightning_disttest.errors import ChannelBroken, RankNotStarted, ZygoteLost
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Callable
 
     from lightning_disttest.engine.zygote import RankMain
 
 _ZYGOTE_END_S = 5.0
+_STACKS_S = 0.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +65,6 @@ class RankHandle:
     files: RankFiles
     pid: int = 0
     status: int | None = None
-    ready: bool = False
     inbox: collections.deque[tuple[int, float, Event]] = field(default_factory=collections.deque)
 
     def send(self, message: ToRank) -> None:
@@ -95,24 +105,34 @@ class Supervisor:
 
         Raises:
             ZygoteLost: if the zygote has ended.
+            RankNotStarted: if this process has no room for the files of the rank.
         """
         if self._control is None or self._control.closed:
             raise ZygoteLost(self.zygote_pid)
-        channel, theirs = channel_pair()
-        files = RankFiles(rank, self._live)
-        handle = RankHandle(next(self._tokens), rank, channel, files)
+        with contextlib.ExitStack() as undo:
+            handle, theirs = self._open_files(rank, undo)
+            try:
+                self._control.send(request(handle.token), (theirs.fileno(), *handle.files.rank_ends()))
+            except OSError:
+                raise ZygoteLost(self.zygote_pid) from None
+            undo.pop_all()
+        theirs.close()
+        handle.files.handed_over()
         self._handles[handle.token] = handle
-        try:
-            self._control.send(request(handle.token), (theirs.fileno(), *files.rank_ends()))
-        except OSError:
-            handle.status = signal.SIGKILL
-            raise ZygoteLost(self.zygote_pid) from None
-        finally:
-            theirs.close()
-            files.handed_over()
-        self._selector.register(channel, selectors.EVENT_READ, lambda: self._read_rank(handle))
-        self._selector.register(files.raw, selectors.EVENT_READ, lambda: self._read_raw(handle))
+        self._selector.register(handle.channel, selectors.EVENT_READ, lambda: self._read_rank(handle))
+        self._selector.register(handle.files.raw, selectors.EVENT_READ, lambda: self._read_raw(handle))
         return handle
+
+    def _open_files(self, rank: int, undo: contextlib.ExitStack) -> tuple[RankHandle, socket.socket]:
+        try:
+            channel, theirs = channel_pair()
+            undo.callback(channel.close)
+            undo.callback(theirs.close)
+            files = RankFiles(rank, self._live)
+            undo.callback(files.abandon)
+        except OSError as error:
+            raise RankNotStarted(rank, str(error)) from error
+        return RankHandle(next(self._tokens), rank, channel, files), theirs
 
     def poll(self, seconds: float | None) -> None:
         """Wait up to ``seconds`` (None: for ever) for news of any rank, and put it into the inboxes."""
@@ -134,6 +154,16 @@ class Supervisor:
                 if handle.status is None:
                     self.signal(handle, signum, group=True)
             self.wait_until(lambda: all(handle.status is not None for handle in handles), limit)
+
+    def take_stacks(self, handles: list[RankHandle]) -> None:
+        """Ask ranks for their Python stacks and wait a moment until they are written."""
+        for handle in handles:
+            handle.files.forget_stacks()
+            self.signal(handle, processes.STACKS_SIGNAL, group=False)
+        self.wait_until(
+            lambda: all(handle.status is not None or handle.files.stacks_are_complete() for handle in handles),
+            _STACKS_S,
+        )
 
     def wait_until(self, condition: Callable[[], bool], seconds: float) -> bool:
         """Listen to all ranks until ``condition`` holds, at most ``seconds``; return whether it held."""
@@ -163,7 +193,7 @@ class Supervisor:
         for handle in list(self._handles.values()):
             self.forget(handle)
         self._unregister(self._control)
-        self._control.close()
+        self._control.end()
         processes.end_child(self.zygote_pid, _ZYGOTE_END_S)
         self._selector.close()
         self._control = None
@@ -179,6 +209,10 @@ class Supervisor:
                 self._handles[message.token].pid = message.pid
             elif isinstance(message, RankEnded) and message.token in self._handles:
                 self._note_end(self._handles[message.token], message.status)
+            elif isinstance(message, ForkFailed) and message.token in self._handles:
+                handle = self._handles[message.token]
+                self._deliver(handle, JoinFailed(str(RankNotStarted(handle.rank, message.reason))))
+                handle.status = 0
         if self._control.closed:
             self._lose_zygote()
 
@@ -205,10 +239,7 @@ class Supervisor:
         except ChannelBroken as error:
             messages, problem = list(error.messages), str(error)
         for message in messages:
-            if isinstance(message, RankReady):
-                handle.ready = True
-            else:
-                self._deliver(handle, message)  # type: ignore[arg-type]
+            self._deliver(handle, message)  # type: ignore[arg-type]
         if handle.channel.closed or problem:
             self._unregister(handle.channel)
             handle.channel.closed = True

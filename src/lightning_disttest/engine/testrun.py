@@ -22,9 +22,9 @@ from lightning_disttest.engine.messages import (
     ValueRecorded,
     WarningRecorded,
 )
-from lightning_disttest.engine.rank import STACKS_SIGNAL
 from lightning_disttest.engine.supervisor import Ended, Event, RankHandle, Silenced, Supervisor
-from lightning_disttest.errors import ZygoteLost
+from lightning_disttest.engine.worlds import describe_staying
+from lightning_disttest.errors import DisttestError
 from lightning_disttest.reporting.stories import Fate, RankStory, is_subreport, is_xfailed
 
 if TYPE_CHECKING:
@@ -34,8 +34,9 @@ if TYPE_CHECKING:
 
     from lightning_disttest.engine.worlds import World, WorldPool
 
-_STACKS_S = 0.25
+_LAUNCH_S = 10.0
 _LEAVE_S = 10.0
+_SKIP_GRACE_S = 5.0
 
 
 @dataclass(eq=False, slots=True)
@@ -98,7 +99,7 @@ class TestRun:
         self._warnings: list[tuple[int, WarningRecorded]] = []
         self._exit: tuple[int, Interrupted] | None = None
         self._inherited: list[str] = []
-        self._first_trouble: float | None = None
+        self._hurry_until: float | None = None
         self._arrival = 0
 
     def run(self, deadline: float | None) -> TestRecord:
@@ -109,9 +110,9 @@ class TestRun:
         in_time = self._listen(lambda: all(progress.done for progress in self._ranks), deadline)
         unfinished = [progress for progress in self._ranks if not progress.done]
         if unfinished:
-            self._take_stacks(unfinished)
+            self._supervisor.take_stacks([progress.handle for progress in unfinished])
         if self._world.spec.kind != "static" and not unfinished:
-            self._let_leave(deadline)
+            self._let_leave()
         self._settle()
         fate = Fate.WAITED if in_time else Fate.TIMED_OUT
         stories = tuple(_story(progress, fate) for progress in self._ranks)
@@ -124,12 +125,11 @@ class TestRun:
             if done():
                 return True
             now = time.monotonic()
-            grace_end = None if self._first_trouble is None else self._first_trouble + self._grace
-            if grace_end is not None and now >= grace_end:
+            if self._hurry_until is not None and now >= self._hurry_until:
                 return True
             if deadline is not None and now >= deadline:
                 return False
-            limits = [limit - now for limit in (grace_end, deadline) if limit is not None]
+            limits = [limit - now for limit in (self._hurry_until, deadline) if limit is not None]
             self._supervisor.poll(min(limits) if limits else None)
 
     def _read_inboxes(self) -> None:
@@ -137,11 +137,13 @@ class TestRun:
             while progress.handle.inbox:
                 arrival, moment, event = progress.handle.inbox.popleft()
                 self._arrival = arrival
-                if self._take(progress, event, arrival) and self._first_trouble is None:
-                    self._first_trouble = moment
+                grace = self._take(progress, event, arrival)
+                if grace is not None:
+                    end = moment + grace
+                    self._hurry_until = end if self._hurry_until is None else min(end, self._hurry_until)
 
-    def _take(self, progress: _Progress, event: Event, arrival: int) -> bool:
-        """Note an event; return whether the other ranks should now hurry."""
+    def _take(self, progress: _Progress, event: Event, arrival: int) -> float | None:
+        """Note an event; return the seconds that the other ranks still get because of it, None: as many as before."""
         if isinstance(event, PhasePassed):
             progress.reports.append(pytest_bridge.passed_report(event))
             progress.arrivals.append(arrival)
@@ -149,8 +151,7 @@ class TestRun:
             report = pytest_bridge.revive_report(self._config, event.report)
             progress.reports.append(report)
             progress.arrivals.append(arrival)
-            # A skip and an expected failure leave the others alone in their collectives just as a failure does.
-            return report.failed or (report.skipped and not is_subreport(report)) or is_xfailed(report)
+            return self._grace_after(report)
         elif isinstance(event, ItemFinished):
             progress.finished = True
             self._world.healthy &= event.intact
@@ -166,57 +167,60 @@ class TestRun:
             progress.retired = True
         else:
             return self._take_end(progress, event, arrival)
-        return False
+        return None
 
-    def _take_end(self, progress: _Progress, event: Event, arrival: int) -> bool:
+    def _grace_after(self, report: pytest.TestReport) -> float | None:
+        """Return the seconds that the other ranks get after a report.
+
+        A skip and an expected failure leave the others alone in their collectives just as a failure does. But a skip
+        is no sign of trouble by itself: slower ranks get time to skip as well.
+        """
+        if report.failed or is_xfailed(report):
+            return self._grace
+        if report.skipped and not is_subreport(report):
+            return max(self._grace, _SKIP_GRACE_S)
+        return None
+
+    def _take_end(self, progress: _Progress, event: Event, arrival: int) -> float | None:
         self._world.healthy = False
         if isinstance(event, Ended) and progress.retired and event.status == 0:
-            return False
+            return None
         if not progress.dead:
             progress.dead = not isinstance(event, Silenced)
             progress.end_arrival = arrival
             progress.how = _describe_end(event)
             if isinstance(event, Interrupted) and event.kind == "exit":
                 self._exit = (progress.handle.rank, event)
-        return True
+        return self._grace
 
     def _launch(self, handle: RankHandle, event: LaunchRanks) -> None:
         try:
             grown = [self._pool.grow(self._world, environment) for environment in event.environments]
-        except (ZygoteLost, ValueError) as error:
+        except (DisttestError, ValueError) as error:
             handle.send(RanksLaunched([], str(error)))
             return
         for new in grown:
             new.send(self._message)
             self._ranks.append(_Progress(new))
-        self._supervisor.wait_until(lambda: all(new.pid for new in grown), _STACKS_S)
-        handle.send(RanksLaunched([new.pid for new in grown], ""))
+        started = self._supervisor.wait_until(lambda: all(new.pid for new in grown), _LAUNCH_S)
+        pids = [new.pid for new in grown] if started else []
+        handle.send(RanksLaunched(pids, "" if started else f"no process after {_LAUNCH_S:g} s"))
 
-    def _take_stacks(self, unfinished: list[_Progress]) -> None:
-        """Ask the ranks that are still in the test for their stacks, and read their last output."""
-        for progress in unfinished:
-            progress.handle.files.forget_stacks()
-            self._supervisor.signal(progress.handle, STACKS_SIGNAL, group=False)
-        self._supervisor.wait_until(
-            lambda: all(p.handle.status is not None or _complete(p.handle.files.stacks()) for p in unfinished),
-            _STACKS_S,
-        )
+    def _let_leave(self) -> None:
+        """Let the ranks of a world that is used once end by themselves, so that their exit statuses count.
 
-    def _let_leave(self, deadline: float | None) -> None:
-        """Let the ranks of a world that is used once end by themselves, so that their exit statuses count."""
+        The time limit is that of the test; to leave they have a limit of their own, and no rank hurries the others.
+        """
         leaving = [progress for progress in self._ranks if progress.finished and not progress.dead]
         for progress in leaving:
             progress.handle.send(Retire())
-        limit = time.monotonic() + _LEAVE_S
-        self._first_trouble = None
-        self._listen(
-            lambda: all(progress.handle.status is not None for progress in leaving),
-            limit if deadline is None else min(limit, deadline),
-        )
-        for progress in leaving:
-            if progress.handle.status is None:
-                progress.dead = True
-                progress.how = "did not leave after the test and was killed"
+        self._supervisor.wait_until(lambda: all(p.handle.status is not None for p in leaving), _LEAVE_S)
+        self._read_inboxes()
+        staying = [progress for progress in leaving if progress.handle.status is None]
+        self._supervisor.take_stacks([progress.handle for progress in staying])
+        for progress in staying:
+            progress.dead = True
+            progress.how = describe_staying(_LEAVE_S)
 
     def _settle(self) -> None:
         for progress in self._ranks:
@@ -263,8 +267,3 @@ def _describe_end(event: Event) -> str:
 
 def _is_plain_skip(report: pytest.TestReport) -> bool:
     return report.skipped and not is_xfailed(report)
-
-
-def _complete(stacks: str) -> bool:
-    """Tell whether faulthandler has written the last thread, which is the one that runs the test."""
-    return "(most recent call first)" in stacks and stacks.endswith("\n") and "Current thread" in stacks

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-RETIRE_S = 10.0
 TERM_S = 0.2
 
 
@@ -77,14 +76,18 @@ class WorldPool:
         world.ranks.append(handle)
         return handle
 
-    def retire(self, world: World) -> list[str]:
-        """End a world whose ranks are idle: fixtures end, exit handlers run. Return what went wrong."""
+    def retire(self, world: World, limit: float) -> list[str]:
+        """End a world whose ranks are idle: fixtures end, exit handlers run. Return what went wrong.
+
+        Ranks that have not left after ``limit`` seconds are ended.
+        """
         for handle in world.ranks:
             handle.send(Retire())
-        self._supervisor.wait_until(lambda: all(rank.status is not None for rank in world.ranks), RETIRE_S)
+        self._supervisor.wait_until(lambda: all(rank.status is not None for rank in world.ranks), limit)
+        self._supervisor.take_stacks([handle for handle in world.ranks if handle.status is None])
         problems = list(world.problems)
         for handle in world.ranks:
-            problems += _retire_problems(handle)
+            problems += _retire_problems(handle, limit)
         self.end(world)
         return problems
 
@@ -100,7 +103,8 @@ class WorldPool:
         world.store.unlink(missing_ok=True)
         if world in self._open:
             self._open.remove(world)
-        self._kept.pop(world.spec, None)
+        if self._kept.get(world.spec) is world:
+            del self._kept[world.spec]
 
     def kept(self) -> Iterable[World]:
         """Return the static worlds that are kept now."""
@@ -115,13 +119,17 @@ class WorldPool:
         store = self._folder / f"store-{next(self._numbers)}"
         world = World(spec, [], ReservedPort(), store)
         self._open.append(world)
-        for rank in range(spec.world_size):
-            environment = (
-                rank_environment(rank, spec.world_size, world.port.number)
-                if spec.backend
-                else {"STANDALONE_PORT": str(world.port.number)}
-            )
-            world.ranks.append(self._start(world, rank, spec.world_size, environment, replace=False))
+        try:
+            for rank in range(spec.world_size):
+                environment = (
+                    rank_environment(rank, spec.world_size, world.port.number)
+                    if spec.backend
+                    else {"STANDALONE_PORT": str(world.port.number)}
+                )
+                world.ranks.append(self._start(world, rank, spec.world_size, environment, replace=False))
+        except BaseException:
+            self.end(world)
+            raise
         return world
 
     def _start(self, world: World, rank: int, size: int, environment: dict[str, str], *, replace: bool) -> RankHandle:
@@ -144,17 +152,20 @@ class WorldPool:
 
     def _died_idle(self, world: World) -> bool:
         self._supervisor.poll(0)
-        ended = [handle for handle in world.ranks if handle.status is not None]
-        for handle in ended:
-            assert handle.status is not None
-            what = processes.describe_status(handle.status)
+        for handle in world.ranks:
+            if handle.status is not None:
+                what = processes.describe_status(handle.status)
+            elif handle.channel.closed:
+                what = "closed its channel to pytest"
+            else:
+                handle.inbox.clear()  # what a thread of the last test said after its end is not of the next one
+                continue
             world.problems.append(f"rank {handle.rank} (pid {handle.pid}) {what} between two tests")
-        if ended:
             world.healthy = False
-        return bool(ended)
+        return not world.healthy
 
 
-def _retire_problems(handle: RankHandle) -> list[str]:
+def _retire_problems(handle: RankHandle, limit: float) -> list[str]:
     """Return what went wrong on one rank from its last item to its end."""
     problems = []
     retired = False
@@ -169,5 +180,11 @@ def _retire_problems(handle: RankHandle) -> list[str]:
             problems.append(f"rank {handle.rank} (pid {handle.pid}):\n{event.text}")
     handle.inbox.clear()
     if handle.status is None:
-        problems.append(f"rank {handle.rank} (pid {handle.pid}) did not leave within {RETIRE_S:g} s and was killed")
+        what = f"{describe_staying(limit)}\n{handle.files.stacks()}"
+        problems.append(f"rank {handle.rank} (pid {handle.pid}) {what}")
     return problems
+
+
+def describe_staying(limit: float) -> str:
+    """Return what to say of a rank that had ``limit`` seconds to leave."""
+    return f"did not leave within {limit:g} s, held by a fixture's end, an exit handler or a thread, and was killed"

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+from lightning_disttest.reporting.stories import Fate
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -14,7 +16,12 @@ _WIDTH = 100
 
 
 def compare_records(stories: Sequence[RankStory]) -> str:
-    """Return a table of the values that are not equal on all ranks; empty if all are."""
+    """Return a table of the values that are not equal on all ranks; empty if all are.
+
+    Nothing is compared if a rank did not come to the end of the test: it may not have come to record its values.
+    """
+    if any(story.fate is not Fate.FINISHED for story in stories):
+        return ""
     names = list(dict.fromkeys(name for story in stories for name in story.records))
     lines: list[str] = []
     for name in names:

@@ -53,7 +53,7 @@ def apply_verdict(report: pytest.TestReport, verdict: PhaseVerdict, stories: Seq
     if verdict.wasxfail is not None:
         report.wasxfail = verdict.wasxfail
     if verdict.outcome == "failed":
-        finished = [s for s in stories if s.fate is Fate.FINISHED and not any(r.failed for r in s.reports)]
+        finished = [s for s in stories if s.fate is Fate.FINISHED and all(r.passed for r in s.reports)]
         report.longrepr = describe_failure(verdict, frame, finished)
     elif verdict.outcome == "skipped":
         report.longrepr = verdict.skip  # type: ignore[assignment]
@@ -71,21 +71,17 @@ def merge_subreports(stories: Sequence[RankStory], frame: Frame) -> list[pytest.
 
 def describe_failure(verdict: PhaseVerdict, frame: Frame, finished: Sequence[RankStory]) -> Any:
     """Return what pytest shows for a failed phase; ``finished`` are the ranks that came to the end of the test."""
-    if verdict.disagreement:
+    if verdict.disagreement and not verdict.troubles:
         return verdict.disagreement
     troubles = [t for t in verdict.troubles if t.report is None or not is_subreport(t.report)]
     if not troubles:
         count = len({repr(t.report.context) for t in verdict.troubles if t.report is not None})
         return f"contains {count} failed subtest{'s' if count != 1 else ''}"
-    if frame.world_size == 1 and len(troubles) == 1 and troubles[0].report is not None:
+    if frame.world_size == 1 and len(troubles) == 1 and troubles[0].report is not None and not verdict.disagreement:
         return troubles[0].report.longrepr
     failed = {trouble.story.rank for trouble in troubles}
-    return _chain(troubles, frame, [story.rank for story in finished if story.rank not in failed])
-
-
-def describe_leaving(problems: Sequence[str]) -> str:
-    """Return what pytest shows when a world failed to end after its last test."""
-    return "the world that this test was the last to use did not end well\n" + "\n".join(problems)
+    others = [story.rank for story in finished if story.rank not in failed]
+    return _chain(troubles, frame, others, verdict.disagreement)
 
 
 def _merge_subreport(group: list[tuple[RankStory, pytest.TestReport, int]], frame: Frame) -> pytest.TestReport:
@@ -104,7 +100,9 @@ def _merge_subreport(group: list[tuple[RankStory, pytest.TestReport, int]], fram
     return merged
 
 
-def _chain(troubles: Sequence[Trouble], frame: Frame, finished: Sequence[int] = ()) -> ExceptionChainRepr:
+def _chain(
+    troubles: Sequence[Trouble], frame: Frame, finished: Sequence[int] = (), more: str = ""
+) -> ExceptionChainRepr:
     """Make one exception chain of all ranks: it survives pytest-xdist and keeps colours and the crash line."""
     elements: list[Element] = []
     groups = _identical(troubles)
@@ -113,18 +111,18 @@ def _chain(troubles: Sequence[Trouble], frame: Frame, finished: Sequence[int] = 
         trouble = group[0]
         title = _title(group, frame, is_cause=trouble is troubles[0])
         elements.append((_native(title + "\n"), None, None))
-        elements += _body(trouble)
+        elements += _body(trouble, folded=troubles[0].kind is not Kind.COMMUNICATION)
     if finished:
         text = f"______ {name_ranks(finished)} of {frame.world_size}: came to the end of the test ______\n"
         elements.append((_native(text), None, None))
-    elements.append((_native(""), crash, None))
+    elements.append((_native(f"{more}\n" if more else ""), crash, None))
     return ExceptionChainRepr(elements)
 
 
 def _identical(troubles: Sequence[Trouble]) -> list[list[Trouble]]:
     groups: dict[tuple[Kind, str, str], list[Trouble]] = {}
     for trouble in troubles:
-        text = _ADDRESS.sub("0x", "".join(_text_of(element) for element in _body(trouble)))
+        text = _ADDRESS.sub("0x", "".join(_text_of(element) for element in _body(trouble, folded=False)))
         groups.setdefault((trouble.kind, trouble.phase, text), []).append(trouble)
     return list(groups.values())
 
@@ -167,13 +165,13 @@ def _where(trouble: Trouble) -> str:
     return {"start": "before setup", "exit": "after teardown"}.get(trouble.story.phase, f"in {trouble.story.phase}")
 
 
-def _body(trouble: Trouble) -> list[Element]:
-    """Return the part of a chain that shows one rank."""
+def _body(trouble: Trouble, *, folded: bool) -> list[Element]:
+    """Return the part of a chain that shows one rank; ``folded``: an echo of another rank's end takes one line."""
     if trouble.report is None:
         return [(_native(_story_text(trouble.story)), None, None)]
     longrepr: Any = trouble.report.longrepr
     crash = getattr(longrepr, "reprcrash", None)
-    if trouble.kind is Kind.COMMUNICATION and crash is not None:
+    if folded and trouble.kind is Kind.COMMUNICATION and crash is not None:
         return [(_native(f"{crash.path}:{crash.lineno}: {crash.message}\n"), None, None)]
     if isinstance(longrepr, ExceptionChainRepr):
         return list(longrepr.chain)
@@ -243,6 +241,7 @@ def _sections(verdict: PhaseVerdict, stories: Sequence[RankStory], phase: str, f
     """Return the captured output to show: of the ranks that the option names, or of rank 0 if nothing failed."""
     if verdict.troubles:
         involved = [t.story.rank for t in verdict.troubles if t.kind is not Kind.COMMUNICATION]
+        involved = involved or [verdict.troubles[0].story.rank]
         chosen = {"first": involved[:1], "failed": involved, "all": [s.rank for s in stories]}[frame.rank_output]
     else:
         chosen = [story.rank for story in stories][: None if frame.rank_output == "all" else 1]

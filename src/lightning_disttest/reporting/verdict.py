@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 Outcome = Literal["passed", "failed", "skipped"]
 
 # What a rank says when a peer is gone: torch's exception types and the texts of gloo, NCCL and the stores.
+_COMMUNICATION_TYPE = re.compile(
+    r"(torch\.distributed\.)?(Dist(Backend|Network|Store)Error|RuntimeError|Connection\w*Error|BrokenPipeError)\b"
+)
 _COMMUNICATION = re.compile(
     r"\b(DistBackendError|DistNetworkError|DistStoreError)\b"
     r"|Connection (closed by peer|reset by peer|refused)"
@@ -83,6 +86,8 @@ def judge(stories: Sequence[RankStory]) -> dict[str, PhaseVerdict]:
     early = [t for t in troubles if t.phase != "teardown"]
     late = [t for t in troubles if t.phase == "teardown"]
     body = _without_expected(stories, early)
+    if not body and _has_cause(late) and early:
+        body, late = [*early, *late], []  # a rank that never came to its own teardown: the test has one failure
     if body:
         return _judge_failed_body(body, late)
     verdicts = {phase: _judge_unfailed(stories, phase) for phase in ("setup", "call")}
@@ -90,8 +95,18 @@ def judge(stories: Sequence[RankStory]) -> dict[str, PhaseVerdict]:
         del verdicts["call"]
     elif verdicts["call"].outcome == "passed" and (table := compare_records(stories)):
         verdicts["call"] = PhaseVerdict("failed", disagreement=table)
-    verdicts["teardown"] = _judge_teardown(late, [t for t in early if t.kind is Kind.WAITING])
+    verdicts["teardown"] = _judge_teardown(late)
     return verdicts
+
+
+def add_problems(verdict: PhaseVerdict, problems: Sequence[str]) -> PhaseVerdict:
+    """Return the verdict of a teardown after which the world was ended, with what went wrong then."""
+    return PhaseVerdict("failed", verdict.troubles, disagreement=describe_leaving(problems))
+
+
+def describe_leaving(problems: Sequence[str]) -> str:
+    """Return what to say when fixtures that outlive a test failed to end, or ranks did not leave."""
+    return "errors while these ranks were ended, after the last test that they ran:\n" + "\n".join(problems)
 
 
 def _says_only_passed(story: RankStory) -> bool:
@@ -107,8 +122,9 @@ def _says_only_passed(story: RankStory) -> bool:
 def is_communication_error(report: pytest.TestReport) -> bool:
     """Tell whether a failed report is only the echo of a peer's end."""
     crash = getattr(report.longrepr, "reprcrash", None)
-    text = crash.message if crash is not None else str(report.longrepr)
-    return _COMMUNICATION.search(text) is not None
+    if crash is None or _COMMUNICATION_TYPE.match(crash.message) is None:
+        return False
+    return _COMMUNICATION.search(crash.message) is not None
 
 
 def _troubles_of(story: RankStory) -> list[Trouble]:
@@ -152,6 +168,8 @@ def _order(troubles: Sequence[Trouble]) -> tuple[Trouble, ...]:
 def _judge_failed_body(body: list[Trouble], late: list[Trouble]) -> dict[str, PhaseVerdict]:
     ordered = _order(body)
     phase = ordered[0].phase
+    if phase == "teardown":
+        phase = min((trouble.phase for trouble in body), key=PHASES.index)
     verdicts = {"setup": PhaseVerdict("passed")}
     # A rank that was ended in its teardown, by the time limit or after the grace, belongs to the failure of the body.
     own = [t for t in late if t.report is not None or t.kind is Kind.DEATH]
@@ -161,9 +179,9 @@ def _judge_failed_body(body: list[Trouble], late: list[Trouble]) -> dict[str, Ph
     return verdicts
 
 
-def _judge_teardown(late: list[Trouble], waiting: list[Trouble]) -> PhaseVerdict:
+def _judge_teardown(late: list[Trouble]) -> PhaseVerdict:
     if _has_cause(late):
-        return PhaseVerdict("failed", _order([*late, *waiting]))
+        return PhaseVerdict("failed", _order(late))
     return PhaseVerdict("passed")
 
 

@@ -37,6 +37,11 @@ def group(items: list[pytest.Item]) -> None:
     items.sort(key=key)
 
 
+def _runs_no_bodies(config: pytest.Config) -> bool:
+    option = config.option
+    return bool(option.collectonly or getattr(option, "setuponly", False) or getattr(option, "setupplan", False))
+
+
 def _is_standalone(item: pytest.Item) -> bool:
     plan = plan_of(item)
     return plan is not None and plan.kind == "standalone" and item.get_closest_marker("skip") is None
@@ -77,7 +82,7 @@ class NothingRan:
         """Set exit code 1 if nothing was executed; decided by the main process only."""
         config = session.config
         is_worker = hasattr(config, "workerinput")
-        if is_worker or config.option.collectonly or self._executed:
+        if is_worker or _runs_no_bodies(config) or self._executed:
             return
         if exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
             session.exitstatus = pytest.ExitCode.TESTS_FAILED

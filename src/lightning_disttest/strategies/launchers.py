@@ -116,12 +116,12 @@ def _launch(launcher: Any, rank: RankContext) -> None:
 def _refusal(launcher: Any, rank: RankContext | None) -> RelaunchRefused:
     size = launcher.num_processes
     if rank is None:
-        nodeid = os.environ.get("PYTEST_CURRENT_TEST", "code outside of a test").rpartition(" ")[0]
+        nodeid = os.environ.get("PYTEST_CURRENT_TEST", "").rpartition(" ")[0] or "code outside of a test"
         advice = (
             "Mark the test with @pytest.mark.standalone to have the strategy launch its ranks from a fresh process, "
             f"or with @pytest.mark.distributed(world_size={size}) to run the body on {size} ranks."
         )
-        return RelaunchRefused(nodeid or "code outside of a test", size, advice)
+        return RelaunchRefused(nodeid, size, advice)
     advice = (
         f"This test is distributed already (world_size {rank.world_size}): leave its environment variables as they are."
     )
