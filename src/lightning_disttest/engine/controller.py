@@ -17,7 +17,7 @@ from lightning_disttest.engine.messages import RunItem
 from lightning_disttest.engine.rank import prepare_zygote, rank_main
 from lightning_disttest.engine.supervisor import Supervisor
 from lightning_disttest.engine.testrun import TestRun
-from lightning_disttest.engine.worlds import World, WorldPool, WorldSpec
+from lightning_disttest.engine.worlds import LiveWorld, WorldPool, WorldSpec
 from lightning_disttest.errors import RankNotStarted, UnsafeFork, ZygoteLost
 from lightning_disttest.reporting.merge import Frame, apply_verdict, merge_subreports
 from lightning_disttest.reporting.stories import Fate
@@ -179,7 +179,7 @@ class Controller:
         pytest_bridge.retain_tmp_path(self._config, tmp_path, passed)
         return record, outcome
 
-    def _release(self, world: World, record: TestRecord, pool: WorldPool, message: RunItem) -> list[str]:
+    def _release(self, world: LiveWorld, record: TestRecord, pool: WorldPool, message: RunItem) -> list[str]:
         """Keep the world for the next test, or end it; return the problems of fixtures that ended with it."""
         all_finished = all(story.fate is Fate.FINISHED for story in record.stories)
         if world.spec.kind != "static" or not all_finished:
@@ -245,7 +245,7 @@ class Controller:
             if problems := pool.retire(world, self._settings.timeout or _RETIRE_S):
                 self._report_late(world, problems)
 
-    def _report_late(self, world: World, problems: list[str]) -> None:
+    def _report_late(self, world: LiveWorld, problems: list[str]) -> None:
         """Report an error at the last test of a world, whose own report has been given already."""
         last = next((item for item in self._session.items if item.nodeid == world.last_nodeid), None)
         if last is None:
@@ -283,10 +283,9 @@ def _next_of_world(items: Sequence[pytest.Item]) -> dict[pytest.Item, int]:
         plan = plan_of(items[index])
         if plan is None or plan.kind != "static":
             continue
-        key = (plan.world_size, plan.device, plan.backend)
-        if key in last_seen:
-            following[items[index]] = last_seen[key]
-        last_seen[key] = index
+        if plan.world_key in last_seen:
+            following[items[index]] = last_seen[plan.world_key]
+        last_seen[plan.world_key] = index
     return following
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from lightning_disttest.engine import processes, pytest_bridge
 from lightning_disttest.engine.messages import (
@@ -32,8 +32,9 @@ if TYPE_CHECKING:
 
     import pytest
 
-    from lightning_disttest.engine.worlds import World, WorldPool
+    from lightning_disttest.engine.worlds import LiveWorld, WorldPool
 
+End = Ended | Silenced | Interrupted | JoinFailed
 _LAUNCH_S = 10.0
 _LEAVE_S = 10.0
 _SKIP_GRACE_S = 5.0
@@ -84,7 +85,7 @@ class TestRun:
         self,
         supervisor: Supervisor,
         pool: WorldPool,
-        world: World,
+        world: LiveWorld,
         message: RunItem,
         grace: float,
         config: pytest.Config,
@@ -144,30 +145,36 @@ class TestRun:
 
     def _take(self, progress: _Progress, event: Event, arrival: int) -> float | None:
         """Note an event; return the seconds that the other ranks still get because of it, None: as many as before."""
-        if isinstance(event, PhasePassed):
-            progress.reports.append(pytest_bridge.passed_report(event))
-            progress.arrivals.append(arrival)
-        elif isinstance(event, ReportMade):
-            report = pytest_bridge.revive_report(self._config, event.report)
-            progress.reports.append(report)
-            progress.arrivals.append(arrival)
-            return self._grace_after(report)
-        elif isinstance(event, ItemFinished):
-            progress.finished = True
-            self._world.healthy &= event.intact
-        elif isinstance(event, WarningRecorded):
-            self._warnings.append((progress.handle.rank, event))
-        elif isinstance(event, ValueRecorded):
-            progress.records[event.name] = event.value
-        elif isinstance(event, FixturesFailed):
-            self._inherited += [f"rank {progress.handle.rank}:\n{text}" for text in event.problems]
-        elif isinstance(event, LaunchRanks):
-            self._launch(progress.handle, event)
-        elif isinstance(event, Retired):
-            progress.retired = True
-        else:
-            return self._take_end(progress, event, arrival)
+        match event:
+            case PhasePassed():
+                self._add_report(progress, pytest_bridge.passed_report(event), arrival)
+            case ReportMade():
+                report = pytest_bridge.revive_report(self._config, event.report)
+                self._add_report(progress, report, arrival)
+                return self._grace_after(report)
+            case ItemFinished():
+                assert event.index == self._message.index, "the rank ran another item"
+                progress.finished = True
+                self._world.healthy &= event.intact
+            case WarningRecorded():
+                self._warnings.append((progress.handle.rank, event))
+            case ValueRecorded():
+                progress.records[event.name] = event.value
+            case FixturesFailed():
+                self._inherited += [f"rank {progress.handle.rank}:\n{text}" for text in event.problems]
+            case LaunchRanks():
+                self._launch(progress.handle, event)
+            case Retired():
+                progress.retired = True
+            case Ended() | Silenced() | Interrupted() | JoinFailed():
+                return self._take_end(progress, event, arrival)
+            case _:
+                _never(event)
         return None
+
+    def _add_report(self, progress: _Progress, report: pytest.TestReport, arrival: int) -> None:
+        progress.reports.append(report)
+        progress.arrivals.append(arrival)
 
     def _grace_after(self, report: pytest.TestReport) -> float | None:
         """Return the seconds that the other ranks get after a report.
@@ -181,7 +188,7 @@ class TestRun:
             return max(self._grace, _SKIP_GRACE_S)
         return None
 
-    def _take_end(self, progress: _Progress, event: Event, arrival: int) -> float | None:
+    def _take_end(self, progress: _Progress, event: End, arrival: int) -> float | None:
         self._world.healthy = False
         if isinstance(event, Ended) and progress.retired and event.status == 0:
             return None
@@ -251,18 +258,25 @@ def _story(progress: _Progress, unfinished: Fate) -> RankStory:
     )
 
 
-def _describe_end(event: Event) -> str:
-    if isinstance(event, Ended):
-        return processes.describe_status(event.status)
-    if isinstance(event, Silenced):
-        return "closed its channel to pytest" + (f" ({event.problem})" if event.problem else "")
-    if isinstance(event, JoinFailed):
-        return f"could not join its world\n{event.text}"
-    assert isinstance(event, Interrupted)
-    if event.kind == "exit":
-        return f"called pytest.exit: {event.text}"
-    what = "KeyboardInterrupt was raised" if event.kind == "keyboard" else "an internal error of pytest"
-    return f"{what}\n{event.text}"
+def _describe_end(event: End) -> str:
+    match event:
+        case Ended():
+            return processes.describe_status(event.status)
+        case Silenced():
+            return "closed its channel to pytest" + (f" ({event.problem})" if event.problem else "")
+        case JoinFailed():
+            return f"could not join its world\n{event.text}"
+        case Interrupted(kind="exit"):
+            return f"called pytest.exit: {event.text}"
+        case Interrupted(kind="keyboard"):
+            return f"KeyboardInterrupt was raised\n{event.text}"
+        case _:
+            return f"an internal error of pytest\n{event.text}"
+
+
+def _never(event: NoReturn) -> NoReturn:
+    """Make mypy find an event that no case takes."""
+    raise AssertionError(f"unexpected {event!r}")
 
 
 def _is_plain_skip(report: pytest.TestReport) -> bool:

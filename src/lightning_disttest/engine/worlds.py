@@ -34,8 +34,8 @@ class WorldSpec:
 
 
 @dataclass(eq=False, slots=True)
-class World:
-    """The ranks of one world; a standalone test's world starts with one rank and may grow."""
+class LiveWorld:
+    """The ranks of one world, as they run; a standalone test's world starts with one rank and may grow."""
 
     spec: WorldSpec
     ranks: list[RankHandle]
@@ -53,22 +53,22 @@ class WorldPool:
         self._supervisor = supervisor
         self._folder = folder
         self._numbers = itertools.count()
-        self._kept: dict[WorldSpec, World] = {}
-        self._open: list[World] = []
+        self._kept: dict[WorldSpec, LiveWorld] = {}
+        self._open: list[LiveWorld] = []
 
-    def take(self, spec: WorldSpec) -> tuple[World, World | None]:
+    def take(self, spec: WorldSpec) -> tuple[LiveWorld, LiveWorld | None]:
         """Return a healthy world for ``spec`` and, if a kept one was found dead, that one, to be reported."""
         kept = self._kept.pop(spec, None)
         if kept is not None and not self._died_idle(kept):
             return kept, None
         return self._make(spec), kept
 
-    def give_back(self, world: World) -> None:
+    def give_back(self, world: LiveWorld) -> None:
         """Keep a static world that is still healthy."""
         if world.healthy and world.spec.kind == "static":
             self._kept[world.spec] = world
 
-    def grow(self, world: World, environment: dict[str, str]) -> RankHandle:
+    def grow(self, world: LiveWorld, environment: dict[str, str]) -> RankHandle:
         """Add a rank to a standalone test's world: the one that the environment of a launcher describes."""
         rank = int(environment.get("LOCAL_RANK", len(world.ranks)))
         size = int(environment.get("WORLD_SIZE", rank + 1))
@@ -76,7 +76,7 @@ class WorldPool:
         world.ranks.append(handle)
         return handle
 
-    def retire(self, world: World, limit: float) -> list[str]:
+    def retire(self, world: LiveWorld, limit: float) -> list[str]:
         """End a world whose ranks are idle: fixtures end, exit handlers run. Return what went wrong.
 
         Ranks that have not left after ``limit`` seconds are ended.
@@ -91,7 +91,7 @@ class WorldPool:
         self.end(world)
         return problems
 
-    def end(self, world: World) -> None:
+    def end(self, world: LiveWorld) -> None:
         """End a world at once, whatever its ranks are doing, and release all that it holds."""
         world.healthy = False
         living = [handle for handle in world.ranks if handle.status is None]
@@ -106,7 +106,7 @@ class WorldPool:
         if self._kept.get(world.spec) is world:
             del self._kept[world.spec]
 
-    def kept(self) -> Iterable[World]:
+    def kept(self) -> Iterable[LiveWorld]:
         """Return the static worlds that are kept now."""
         return list(self._kept.values())
 
@@ -115,9 +115,9 @@ class WorldPool:
         for world in list(self._open):
             self.end(world)
 
-    def _make(self, spec: WorldSpec) -> World:
+    def _make(self, spec: WorldSpec) -> LiveWorld:
         store = self._folder / f"store-{next(self._numbers)}"
-        world = World(spec, [], ReservedPort(), store)
+        world = LiveWorld(spec, [], ReservedPort(), store)
         self._open.append(world)
         try:
             for rank in range(spec.world_size):
@@ -132,7 +132,9 @@ class WorldPool:
             raise
         return world
 
-    def _start(self, world: World, rank: int, size: int, environment: dict[str, str], *, replace: bool) -> RankHandle:
+    def _start(
+        self, world: LiveWorld, rank: int, size: int, environment: dict[str, str], *, replace: bool
+    ) -> RankHandle:
         spec = world.spec
         return self._supervisor.start_rank(
             rank,
@@ -150,7 +152,7 @@ class WorldPool:
             ),
         )
 
-    def _died_idle(self, world: World) -> bool:
+    def _died_idle(self, world: LiveWorld) -> bool:
         self._supervisor.poll(0)
         for handle in world.ranks:
             if handle.status is not None:

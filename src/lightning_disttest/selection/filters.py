@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lightning_disttest.selection.marks import Plan, plan_of
+from lightning_disttest.selection.marks import plan_of
 
 _KIND_ORDER = {"static": 1, "dynamic": 2, "standalone": 3}
 
@@ -26,13 +26,13 @@ def group(items: list[pytest.Item]) -> None:
     for item in items:
         plan = plan_of(item)
         if plan is not None:
-            worlds.setdefault(_world_key(plan), len(worlds))
+            worlds.setdefault(plan.world_key, len(worlds))
 
     def key(item: pytest.Item) -> tuple[int, int]:
         plan = plan_of(item)
         if plan is None:
             return 0, 0
-        return _KIND_ORDER[plan.kind], worlds[_world_key(plan)] if plan.kind == "static" else 0
+        return _KIND_ORDER[plan.kind], worlds[plan.world_key] if plan.kind == "static" else 0
 
     items.sort(key=key)
 
@@ -47,17 +47,13 @@ def _is_standalone(item: pytest.Item) -> bool:
     return plan is not None and plan.kind == "standalone" and item.get_closest_marker("skip") is None
 
 
-def _world_key(plan: Plan) -> tuple[int, str, str]:
-    return plan.world_size, plan.device, plan.backend
-
-
 def summarize(items: list[pytest.Item]) -> list[str]:
     """Return the line that says how many tests run on ranks; none if there are none."""
     plans = [plan for item in items if (plan := plan_of(item)) is not None]
     if not plans:
         return []
     counts = {kind: sum(plan.kind == kind for plan in plans) for kind in _KIND_ORDER}
-    worlds = len({_world_key(plan) for plan in plans if plan.kind == "static"})
+    worlds = len({plan.world_key for plan in plans if plan.kind == "static"})
     parts = []
     if counts["static"]:
         parts.append(f"{counts['static']} static in {worlds} world{'s' if worlds != 1 else ''}")

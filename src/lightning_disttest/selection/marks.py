@@ -40,6 +40,11 @@ class Plan:
     backend: str
     timeout: float | None
 
+    @property
+    def world_key(self) -> tuple[int, str, str]:
+        """What static tests must have in common to share a world."""
+        return self.world_size, self.device, self.backend
+
 
 PLAN = pytest.StashKey[Plan]()
 
