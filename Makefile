@@ -1,14 +1,17 @@
-# Everything runs in .venv, which is made on first use. PYTHON chooses the interpreter it is made with.
+# Everything runs in .venv, test-lowest in .venv-lowest; both are made on first use. PYTHON chooses their interpreter.
 PYTHON ?= python3
 VENV := .venv
 PY := $(VENV)/bin/python
 INSTALLED := $(VENV)/.installed
+LOWEST := .venv-lowest
+LOWEST_PY := $(LOWEST)/bin/python
+LOWEST_INSTALLED := $(LOWEST)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test lint bench clean
+.PHONY: help venv demo test test-lowest lint bench clean
 
 help: ## show this list
-	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-6s %s\n", $$1, $$2}'
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-12s %s\n", $$1, $$2}'
 
 # The stamp is as old as the last installation: a change of what it depends on makes a new environment.
 # Dependency groups and build constraints need a newer pip than comes with Python 3.11.
@@ -18,6 +21,15 @@ $(INSTALLED): pyproject.toml constraints/dev.txt
 	$(PY) -m pip install --quiet --upgrade "pip>=25.3"
 	$(PY) -m pip install --quiet --constraint constraints/dev.txt --build-constraint constraints/dev.txt \
 		--editable . --group dev
+	touch $@
+
+# The build itself takes the versions of dev.txt: lowest.txt has none for it.
+$(LOWEST_INSTALLED): pyproject.toml constraints/lowest.txt constraints/dev.txt
+	rm -rf $(LOWEST)
+	$(PYTHON) -m venv $(LOWEST)
+	$(LOWEST_PY) -m pip install --quiet --upgrade "pip>=25.3"
+	$(LOWEST_PY) -m pip install --quiet --constraint constraints/lowest.txt --build-constraint constraints/dev.txt \
+		--editable . pytest-xdist pytest-rerunfailures pytest-timeout
 	touch $@
 
 venv: $(INSTALLED) ## make the environment
@@ -35,6 +47,9 @@ test: $(INSTALLED) ## run the whole suite and the examples
 	$(PY) -m pytest
 	$(PY) -m pytest examples
 
+test-lowest: $(LOWEST_INSTALLED) ## run the acceptance tests with the lowest versions
+	$(LOWEST_PY) -m pytest tests/acceptance
+
 lint: $(INSTALLED) ## check style, format and types
 	$(PY) -m ruff check
 	$(PY) -m ruff format --check
@@ -43,6 +58,6 @@ lint: $(INSTALLED) ## check style, format and types
 bench: $(INSTALLED) ## run the benchmarks
 	$(PY) -m benchmarks
 
-clean: ## remove the environment and all caches
-	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .coverage .coverage.*
+clean: ## remove the environments and all caches
+	rm -rf $(VENV) $(LOWEST) build dist .mypy_cache .pytest_cache .ruff_cache .coverage .coverage.*
 	find src tests examples benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +

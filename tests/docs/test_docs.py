@@ -116,6 +116,17 @@ def test_constraints_pin_every_dependency() -> None:
     assert wanted <= set(pinned)
 
 
+def test_lowest_constraints_are_those_of_the_project() -> None:
+    """Each dependency of pyproject.toml is pinned in ``constraints/lowest.txt`` at the lowest version it claims."""
+    project = (ROOT / "pyproject.toml").read_text()
+    section = re.search(r"^dependencies = \[(.*?)^\]", project, re.MULTILINE | re.DOTALL)
+    assert section is not None
+    claimed = re.findall(r'"([\w-]+)>=([\d.]+)"', section[1])
+    pinned = dict(re.findall(r"^([\w-]+)==([\d.]+)$", (ROOT / "constraints/lowest.txt").read_text(), re.MULTILINE))
+    assert {name: f"{version}.0" for name, version in claimed} == {name: pinned.get(name) for name, _ in claimed}
+    assert len(claimed) == len(_names(project, r"^dependencies = \[(.*?)^\]"))
+
+
 def _row(option: Option) -> str:
     flag = option.flag
     default = "off"

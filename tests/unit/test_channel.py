@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 import socket
 import struct
+import subprocess
+import sys
 import threading
 from typing import TYPE_CHECKING
 
 import pytest
 
 from lightning_disttest.engine.channel import Channel, channel_pair
-from lightning_disttest.engine.messages import JoinFailed, RankForked, RankReady, Retire, encode
+from lightning_disttest.engine.messages import ItemFinished, JoinFailed, RankForked, Retire, encode
 from lightning_disttest.errors import ChannelBroken
 
 if TYPE_CHECKING:
@@ -56,7 +58,7 @@ def test_queued_messages_travel_with_the_next_one() -> None:
     channel.queue(RankForked(1, 1))
     channel.queue(RankForked(2, 2))
     before = receiver.receive_available()
-    channel.send(RankReady())
+    channel.send(ItemFinished(3, True))
     together = receiver.receive_available()
     channel.send(Retire())
     afterwards = receiver.receive_available()
@@ -64,7 +66,7 @@ def test_queued_messages_travel_with_the_next_one() -> None:
     channel.close()
 
     assert before == []
-    assert together == [RankForked(1, 1), RankForked(2, 2), RankReady()]
+    assert together == [RankForked(1, 1), RankForked(2, 2), ItemFinished(3, True)]
     assert afterwards == [Retire()]
 
 
@@ -92,10 +94,10 @@ def test_default_timeout_does_not_end_a_wait() -> None:
         receiver = Channel(other)
     finally:
         socket.setdefaulttimeout(before)
-    timer = threading.Timer(0.1, sender.send, (RankReady(),))
+    timer = threading.Timer(0.1, sender.send, (ItemFinished(3, True),))
     timer.start()
     try:
-        assert RankReady() == receiver.receive()
+        assert ItemFinished(3, True) == receiver.receive()
     finally:
         timer.join(LIMIT_S)
         sender.close()
@@ -105,9 +107,9 @@ def test_default_timeout_does_not_end_a_wait() -> None:
 def test_receive_returns_messages_in_order(pair: tuple[Channel, socket.socket]) -> None:
     """Messages that arrive in one piece come out one by one, in order."""
     channel, other = pair
-    other.sendall(frame(RankReady()) + frame(RankForked(1, 2)))
+    other.sendall(frame(ItemFinished(3, True)) + frame(RankForked(1, 2)))
 
-    assert [RankReady(), RankForked(1, 2)] == [channel.receive(), channel.receive()]
+    assert [ItemFinished(3, True), RankForked(1, 2)] == [channel.receive(), channel.receive()]
 
 
 def test_receive_waits_for_the_rest_of_a_message(pair: tuple[Channel, socket.socket]) -> None:
@@ -151,22 +153,22 @@ def test_receive_available_returns_all_that_is_there(pair: tuple[Channel, socket
     """All complete messages are returned together; the half one stays for the next call."""
     channel, other = pair
     last = frame(Retire())
-    other.sendall(frame(RankReady()) + frame(RankForked(1, 2)) + last[:3])
+    other.sendall(frame(ItemFinished(3, True)) + frame(RankForked(1, 2)) + last[:3])
 
     first = channel.receive_available()
     other.sendall(last[3:])
 
-    assert [RankReady(), RankForked(1, 2)] == first
+    assert [ItemFinished(3, True), RankForked(1, 2)] == first
     assert [Retire()] == channel.receive_available()
 
 
 def test_receive_returns_none_when_the_stream_ends_between_messages(pair: tuple[Channel, socket.socket]) -> None:
     """The last message is delivered, then None; this is a regular end."""
     channel, other = pair
-    other.sendall(frame(RankReady()))
+    other.sendall(frame(ItemFinished(3, True)))
     other.close()
 
-    assert RankReady() == channel.receive()
+    assert ItemFinished(3, True) == channel.receive()
     assert channel.receive() is None
     assert channel.closed
 
@@ -211,7 +213,7 @@ def test_end_inside_a_message_is_an_error_with_counts(
 def test_reset_by_the_peer_is_an_end(pair: tuple[Channel, socket.socket]) -> None:
     """A peer that dies with unread data resets the connection: an end of the stream, no exception of its own."""
     channel, other = pair
-    channel.send(RankReady())
+    channel.send(ItemFinished(3, True))
     other.close()
 
     assert channel.receive() is None
@@ -223,7 +225,7 @@ def test_send_to_a_closed_peer_raises(pair: tuple[Channel, socket.socket]) -> No
     other.close()
 
     with pytest.raises(BrokenPipeError):
-        channel.send(RankReady())
+        channel.send(ItemFinished(3, True))
 
 
 def test_rubbish_is_a_broken_channel(pair: tuple[Channel, socket.socket]) -> None:
@@ -292,10 +294,10 @@ def test_descriptors_arrive_beside_their_message(pair: tuple[Channel, socket.soc
     channel, other = pair
     receiver = Channel(other.dup())
     read_end, write_end = os.pipe()
-    channel.send(RankReady(), (write_end,))
+    channel.send(ItemFinished(3, True), (write_end,))
     os.close(write_end)
 
-    assert RankReady() == receiver.receive()
+    assert ItemFinished(3, True) == receiver.receive()
     (arrived,) = receiver.fds
     os.write(arrived, b"through")
     os.close(arrived)
@@ -328,6 +330,77 @@ def test_descriptors_of_several_messages_keep_their_order(pair: tuple[Channel, s
     assert expected == inodes
 
 
+TOO_FEW = """
+import os, resource
+from lightning_disttest.engine.channel import Channel, channel_pair
+from lightning_disttest.engine.messages import RankForked
+
+sender, other = channel_pair()
+receiver = Channel(other)
+pipes = [os.pipe() for _ in range(3)]
+before = sorted(os.listdir("/proc/self/fd"))
+sender.send(RankForked(1, 1), tuple(fd for ends in pipes for fd in ends))
+highest = max(fd for ends in pipes for fd in ends)
+limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+resource.setrlimit(resource.RLIMIT_NOFILE, (highest + 3, limits[1]))
+received = receiver.receive_available()
+resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+print(received == [RankForked(1, 1)], receiver.truncated, 0 < len(receiver.fds) < 6)
+receiver.drop_fds()
+print(receiver.fds, receiver.truncated, sorted(os.listdir("/proc/self/fd")) == before)
+sender.send(RankForked(2, 2), pipes[0])
+print(receiver.receive_available() == [RankForked(2, 2)], receiver.truncated, len(receiver.fds))
+"""
+
+
+def test_descriptors_that_have_no_room_are_noticed_and_dropped() -> None:
+    """With too few free descriptors a message still arrives, the loss is told, and the rest can be closed."""
+    done = subprocess.run([sys.executable, "-c", TOO_FEW], capture_output=True, text=True, timeout=LIMIT_S)
+
+    assert done.stdout.splitlines() == ["True True True", "[] False True", "True False 2"], done.stderr
+
+
+def test_descriptors_that_have_room_are_not_truncated(pair: tuple[Channel, socket.socket]) -> None:
+    """Where all descriptors arrive, nothing is told to be missing."""
+    channel, other = pair
+    receiver = Channel(other.dup())
+    channel.send(RankForked(1, 2), (0, 1, 2))
+
+    received = receiver.receive()
+    arrived, truncated = len(receiver.fds), receiver.truncated
+    receiver.drop_fds()
+    receiver.close()
+
+    assert RankForked(1, 2) == received
+    assert (arrived, truncated) == (3, False)
+
+
+def test_end_reaches_the_peer_though_a_copy_is_open(pair: tuple[Channel, socket.socket]) -> None:
+    """A child that holds a copy of this end does not keep the other one waiting, as it does after ``close``."""
+    channel, other = pair
+    peer = Channel(other.dup())
+    copy = os.dup(channel.fileno())
+
+    channel.end()
+    received = peer.receive_available()
+    os.close(copy)
+    peer.close()
+
+    assert received == []
+    assert peer.closed
+    assert channel.closed
+
+
+def test_end_after_the_peer_is_gone_is_no_error(pair: tuple[Channel, socket.socket]) -> None:
+    """A peer that went first needs not to be told."""
+    channel, other = pair
+    other.close()
+
+    channel.end()
+
+    assert channel.closed
+
+
 def test_end_inside_a_message_is_noticed_behind_a_complete_one(
     pair: tuple[Channel, socket.socket], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -354,7 +427,7 @@ def test_end_inside_a_message_is_noticed_behind_a_complete_one(
 def test_messages_before_a_broken_end_are_not_lost(pair: tuple[Channel, socket.socket]) -> None:
     """A peer that is killed while it writes has said all that it wrote before, and the channel is broken only once."""
     channel, other = pair
-    other.sendall(frame(RankReady()) + frame(RankForked(1, 2)) + b"\x00\x00")
+    other.sendall(frame(ItemFinished(3, True)) + frame(RankForked(1, 2)) + b"\x00\x00")
     other.close()
 
     received: list[Message] = []
@@ -366,6 +439,6 @@ def test_messages_before_a_broken_end_are_not_lost(pair: tuple[Channel, socket.s
     with pytest.raises(ChannelBroken, match="after 2 of the 4 bytes of a message's length") as caught:
         read_all()
 
-    assert [RankReady(), RankForked(1, 2)] == [*received, *caught.value.messages]
+    assert [ItemFinished(3, True), RankForked(1, 2)] == [*received, *caught.value.messages]
     assert channel.closed
     assert channel.receive_available() == []

@@ -69,6 +69,16 @@ def test_missing_value_is_a_difference(make: Make) -> None:
     assert compare(make, {"x": None}, {}).splitlines()[2:] == ["    rank 0: None", "    rank 1: (not recorded)"]
 
 
+@pytest.mark.parametrize("fate", ["died", "waited", "timed_out"])
+def test_nothing_is_compared_unless_all_ranks_finished(make: Make, fate: str) -> None:
+    """A rank that did not come to the end may not have come to record: no value is held against any rank."""
+    unfinished = getattr(make, fate)(2, "teardown", records={"x": 3})
+    stories = [make.story(0, records={"x": 1}), make.story(1, records={"x": 2})]
+
+    assert compare_records([*stories, unfinished]) == ""
+    assert compare_records(stories) != ""
+
+
 def test_text_about_a_missing_value_is_no_missing_value(make: Make) -> None:
     """A recorded text never equals a missing value, whatever it says."""
     assert compare(make, {"x": "(not recorded)"}, {}) != ""

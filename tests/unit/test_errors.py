@@ -33,6 +33,20 @@ TEXTS: list[tuple[errors.DisttestError, str]] = [
         "Move that work out of import time, into a fixture or a test, and ranks can be forked again.",
     ),
     (
+        errors.UnsafeFork("a trial fork of it failed", None),
+        "ranks cannot be forked from this process: a trial fork of it failed.",
+    ),
+    (
+        errors.TmpdirSwitchedOff(),
+        "lightning_disttest: tests on ranks and in fresh processes need pytest's tmpdir plugin, where their ranks "
+        "meet and share files; leave out -p no:tmpdir",
+    ),
+    (
+        errors.RankNotStarted(3, "too many open files"),
+        "rank 3 could not be started: too many open files. Each rank takes seven file descriptors in the pytest "
+        "process and one process of the machine; see ulimit -n and ulimit -u, or run fewer ranks at once.",
+    ),
+    (
         errors.ZygoteLost(4711),
         "the process that ranks are forked from (pid 4711) has ended, so no rank can be started any more; "
         "was it killed by hand or by the kernel (out of memory)? Run the remaining tests again.",
@@ -64,8 +78,8 @@ TEXTS: list[tuple[errors.DisttestError, str]] = [
         "Leave devices out, or change world_size in the test's mark.",
     ),
     (
-        errors.BarrierTimeout(0, 1.5, "rank 1 did not come"),
-        "rank 0 waited 1.5 s in world.barrier() for the other ranks: rank 1 did not come",
+        errors.BarrierTimeout(0, 1.53, 1.5, "rank 1 did not come"),
+        "rank 0 waited 1.5 s (limit 1.5 s) in world.barrier() for the other ranks: rank 1 did not come",
     ),
     (
         errors.NotRecordable("loss", object),
@@ -126,7 +140,7 @@ def test_mistakes_before_the_run_are_usage_faults() -> None:
     """Just the errors that end a run before it begins are turned into usage errors of pytest."""
     faults = {name for name, cls in defined().items() if issubclass(cls, errors.UsageFault)}
 
-    assert faults == {"UsageFault", "InvalidMarks", "InvalidSetting"}
+    assert faults == {"UsageFault", "InvalidMarks", "InvalidSetting", "TmpdirSwitchedOff"}
 
 
 @pytest.mark.parametrize("name", ALSO)

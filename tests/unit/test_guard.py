@@ -132,8 +132,11 @@ def test_other_systems_are_unsafe(monkeypatch: pytest.MonkeyPatch, platform: str
     """Where forking was never shown to be safe, it is not tried; the text names the system."""
     monkeypatch.setattr(sys, "platform", platform)
 
-    with pytest.raises(UnsafeFork, match=f"safe on Linux only, and this is {platform}"):
-        guard.check_fork([])
+    with pytest.raises(UnsafeFork, match=f"safe on Linux only, and this is {platform}") as caught:
+        guard.check_fork(CULPRITS)
+
+    assert "test_first.py" not in str(caught.value)
+    assert "Move that work" not in str(caught.value)
 
 
 def test_process_without_torch_can_be_forked(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -154,6 +157,18 @@ def test_trial_fork_that_crashes_is_unsafe(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setitem(sys.modules, "torch", FakeTorch(lambda: signal.raise_signal(signal.SIGKILL)))
 
     with pytest.raises(UnsafeFork, match=r"first parallel computation \(killed by SIGKILL\)\."):
+        guard.check_fork(CULPRITS)
+
+
+def test_trial_fork_that_can_not_be_made_blames_nobody(fake_torch: FakeTorch, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine without room for another process is told as such; no module can be moved to mend that."""
+
+    def fork(_main: Callable[[], int]) -> int:
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+
+    monkeypatch.setattr("lightning_disttest.engine.processes.fork", fork)
+
+    with pytest.raises(UnsafeFork, match=r"a trial fork of it failed \(.*Resource temporarily unavailable\)\.$"):
         guard.check_fork(CULPRITS)
 
 
@@ -230,6 +245,58 @@ def test_torch_that_is_imported_after_the_release_keeps_its_number(arrival: Arri
     assert arrival.torch.threads == 7
 
 
+@pytest.mark.parametrize("release", ["controller", "rank"])
+def test_number_that_the_suite_chose_is_kept(arrival: Arrival, monkeypatch: pytest.MonkeyPatch, release: str) -> None:
+    """A conftest's ``torch.set_num_threads`` starts no pool before the fork, and holds after it and in every rank."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: set(range(8)))
+    guard.watch_torch()
+    arrival.arrive()
+    arrival.torch.set_num_threads(3)
+    held = arrival.torch.threads
+
+    if release == "controller":
+        guard.release_torch()
+    else:
+        guard.use_threads_of_rank(2)
+
+    assert (held, arrival.torch.threads) == (1, 3)
+
+
+def test_last_number_that_the_suite_chose_counts(arrival: Arrival) -> None:
+    """Of several calls before the fork the last one holds, as it would without the plugin."""
+    guard.watch_torch()
+    arrival.arrive()
+    for number in (3, 5):
+        arrival.torch.set_num_threads(number)
+    guard.release_torch()
+
+    assert arrival.torch.threads == 5
+
+
+def test_torch_can_be_changed_after_the_release(arrival: Arrival) -> None:
+    """After the fork ``torch.set_num_threads`` is torch's own again, in this process and in a rank."""
+    genuine = arrival.torch.set_num_threads
+    guard.watch_torch()
+    arrival.arrive()
+    stand_in = arrival.torch.set_num_threads
+    guard.release_torch()
+
+    arrival.torch.set_num_threads(2)
+
+    assert stand_in != genuine
+    assert arrival.torch.set_num_threads == genuine
+    assert arrival.torch.threads == 2
+
+
+def test_half_imported_torch_is_left_alone(arrival: Arrival, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A torch whose import has not come to its threads yet, or failed, stops neither the hold nor the release."""
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace())
+    threads = guard._TorchThreads()
+
+    threads.hold()
+    threads.release(None)
+
+
 def test_cuda_is_looked_for_without_its_driver(arrival: Arrival, monkeypatch: pytest.MonkeyPatch) -> None:
     """Torch is told to count GPUs in a way that does not touch them, unless the user said otherwise."""
     monkeypatch.delenv("PYTORCH_NVML_BASED_CUDA_CHECK")
@@ -290,3 +357,30 @@ def test_module_that_opens_a_gpu_is_a_culprit(monkeypatch: pytest.MonkeyPatch) -
     watch.end("late.py")
 
     assert watch.culprits == ["culprit.py"]
+
+
+def test_a_pool_that_ran_before_torch_was_held_is_found() -> None:
+    """A caller that has started torch's thread pool before pytest began is told that ranks cannot be forked."""
+    script = (
+        "import torch; torch.set_num_threads(2); torch.ones(1_000_000).sum()\n"
+        "from lightning_disttest.engine import guard\n"
+        "guard.watch_torch()\n"
+        "guard.check_fork(['test_a.py'])\n"
+    )
+    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert result.returncode == 1
+    assert "it hung, because a thread pool was running" in result.stderr
+
+
+def test_an_imported_setter_works_after_the_release() -> None:
+    """A module that imported the name set_num_threads while torch was held can use it for ever."""
+    script = (
+        "from lightning_disttest.engine import guard\n"
+        "guard.watch_torch()\n"
+        "from torch import get_num_threads, set_num_threads\n"
+        "guard.release_torch()\n"
+        "set_num_threads(1)\n"
+        "print(get_num_threads())\n"
+    )
+    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert result.stdout == "1\n"

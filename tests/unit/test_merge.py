@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from lightning_disttest.reporting import merge
-from lightning_disttest.reporting.verdict import PhaseVerdict, judge
+from lightning_disttest.reporting.verdict import PhaseVerdict, add_problems, judge
 
 if TYPE_CHECKING:
     from lightning_disttest.reporting.merge import Frame
@@ -140,6 +140,28 @@ def test_nobody_came_to_the_end_if_all_had_a_share(make: Make) -> None:
     assert not any("came to the end" in title for title in shown)
 
 
+@pytest.mark.parametrize("other", ["skipped", "xfailed", "failed subtest"])
+def test_rank_with_a_report_that_did_not_pass_did_not_come_to_the_end(make: Make, other: str) -> None:
+    """Only ranks all of whose reports passed are listed as having come to the end of the test."""
+    setup, teardown = make.report("setup"), make.report("teardown")
+    failed_subtest = make.subreport("a", "failed", make.longrepr(ValueError("sub")))
+    reports = {
+        "skipped": [setup, make.skipped("call", "no data"), teardown],
+        "xfailed": [setup, make.xfailed("call", ValueError("known")), teardown],
+        "failed subtest": [setup, failed_subtest, make.report("call"), teardown],
+    }
+    stories = [
+        make.story(0, *reports[other]),
+        make.died(1, "call", setup),
+        make.story(2, setup, make.subreport("a"), make.report("call"), teardown),
+    ]
+
+    assert titles(merged(make, stories)) == [
+        "rank 1 of 3 (pid 101): died in call: killed by SIGKILL <- the cause",
+        "rank 2 of 3: came to the end of the test",
+    ]
+
+
 # Bodies.
 
 
@@ -199,6 +221,20 @@ def test_lost_connections_are_folded_to_one_line(make: Make) -> None:
     folded = report.longreprtext.partition("lost its connection to a peer")[2].strip().splitlines()[1:]
     place = stories[0].reports[1].longrepr.reprcrash  # type: ignore[union-attr]
     assert folded == [f"{place.path}:{place.lineno}: RuntimeError: Connection closed by peer"]
+
+
+def test_lost_connections_alone_are_shown_in_full(make: Make) -> None:
+    """If nothing but lost connections was heard there is no cause that would explain them: nothing is folded."""
+    others = RuntimeError("Connection reset by peer")
+
+    report = merged(make, [failing(make, 0, GONE, at=1), failing(make, 1, others, at=2)])
+
+    assert titles(report) == [
+        "rank 0 of 2 (pid 100): lost its connection to a peer in call <- the cause",
+        "rank 1 of 2 (pid 101): lost its connection to a peer in call",
+    ]
+    assert "E   RuntimeError: Connection closed by peer" in report.longreprtext
+    assert "E   RuntimeError: Connection reset by peer" in report.longreprtext
 
 
 def test_story_of_a_death_has_its_last_output_and_stacks(make: Make) -> None:
@@ -570,8 +606,31 @@ def test_merged_failure_survives_the_way_through_xdist(make: Make, request: pyte
     assert titles(revived) != []
 
 
-def test_leaving_badly_is_described(make: Make) -> None:
-    """Problems at the end of a world are listed under one sentence."""
-    assert merge.describe_leaving(["rank 0: a", "rank 1: b"]) == (
-        "the world that this test was the last to use did not end well\nrank 0: a\nrank 1: b"
-    )
+# Problems at the end of a world.
+
+
+def test_problems_at_the_end_of_a_world_are_the_text_of_the_teardown(make: Make) -> None:
+    """A teardown that all ranks passed, and after which the world did not end well, shows these problems alone."""
+    stories = [make.story(rank, *make.passed()) for rank in range(2)]
+    report = make.report("teardown")
+
+    merge.apply_verdict(report, add_problems(judge(stories)["teardown"], ["rank 0: a"]), stories, make.frame())
+
+    assert report.failed
+    assert report.longrepr == ("errors while these ranks were ended, after the last test that they ran:\nrank 0: a")
+
+
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_problems_at_the_end_of_a_world_stand_below_a_failed_teardown(make: Make, world_size: int) -> None:
+    """A rank's own error in the teardown is shown first, in a world of one too, then how the world ended."""
+    late = make.story(0, *make.passed("setup", "call"), make.failed("teardown", ValueError("late")))
+    stories = [late, *(make.story(rank, *make.passed()) for rank in range(1, world_size))]
+    report = make.report("teardown")
+    verdict = add_problems(judge(stories)["teardown"], ["rank 0: held open"])
+
+    merge.apply_verdict(report, verdict, stories, make.frame(world_size))
+
+    error, _, problems = report.longreprtext.partition("errors while these ranks were ended")
+    assert "ValueError: late" in error
+    assert "rank 0: held open" in problems
+    assert crash_of(report)[2] == "rank 0: ValueError: late"

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import faulthandler
 import os
+import threading
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -134,6 +137,83 @@ def test_stacks_are_those_that_were_asked_for_last(make_files: MakeFiles) -> Non
     assert files.stacks() == "second\n"
 
 
+@pytest.mark.parametrize(
+    ("written", "complete"),
+    [
+        ("", False),
+        ('Thread 0x1 (most recent call first):\n  File "a.py", line 1 in f\n', False),
+        ('Thread 0x1 (most recent call first):\n  File "a.py", line 1 in f\n\nCurrent thread 0x2', False),
+        ('Current thread 0x2 (most recent call first):\n  File "a.py", li', False),
+        ('Current thread 0x2 (most recent call first):\n  File "a.py", line 1 in f\n', True),
+        (
+            'Thread 0x1 (most recent call first):\n  File "a.py", line 1 in f\n\n'
+            'Current thread 0x2 (most recent call first):\n  File "a.py", line 1 in f\n',
+            True,
+        ),
+    ],
+    ids=["nothing", "another thread", "begun", "half a line", "one thread", "two threads"],
+)
+def test_stacks_are_complete_with_the_thread_of_the_test(make_files: MakeFiles, written: str, complete: bool) -> None:
+    """Threads are written one after the other, that of the test last: the answer waits for it."""
+    files, rank = make_files(False)
+    os.write(rank.stacks, written.encode())
+
+    assert files.stacks_are_complete() == complete
+
+
+def test_stacks_that_a_process_writes_of_itself_are_complete(make_files: MakeFiles) -> None:
+    """What Python itself writes of all threads is known as complete."""
+    files, rank = make_files(False)
+    stop = threading.Event()
+    thread = threading.Thread(target=stop.wait)
+    thread.start()
+
+    faulthandler.dump_traceback(rank.stacks, all_threads=True)
+    stop.set()
+    thread.join()
+
+    assert files.stacks_are_complete()
+    assert "in test_stacks_that_a_process_writes_of_itself_are_complete" in files.stacks()
+
+
+def test_stacks_and_progress_need_no_disk() -> None:
+    """They lie in memory, so that a full disk takes neither from a rank that has to be explained."""
+    files = RankFiles(0, False)
+    names = [str(Path(f"/proc/self/fd/{fd}").readlink()) for fd in files.rank_ends()[-2:]]
+    files.abandon()
+
+    assert [name.partition(" ")[0] for name in names] == ["/memfd:stacks", "/memfd:progress"]
+
+
+def test_abandoned_files_leave_no_descriptor_open() -> None:
+    """Files of a rank that was not started are closed, its own ends as well."""
+    files = RankFiles(0, True)
+    descriptors = [files.raw, *files.rank_ends()]
+
+    files.abandon()
+
+    assert not files.raw_open
+    for fd in descriptors:
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            os.fstat(fd)
+
+
+@pytest.mark.parametrize("failing", ["memfd_create", "pipe"])
+def test_files_that_can_not_be_made_leave_no_descriptor_open(monkeypatch: pytest.MonkeyPatch, failing: str) -> None:
+    """A process that runs out of descriptors half way gets back those it had."""
+
+    def refuse(*_: object) -> int:
+        raise OSError(24, "Too many open files")
+
+    before = sorted(entry.name for entry in Path("/proc/self/fd").iterdir())
+    monkeypatch.setattr(os, failing, refuse)
+
+    with pytest.raises(OSError, match="Too many open files"):
+        RankFiles(0, False)
+
+    assert sorted(entry.name for entry in Path("/proc/self/fd").iterdir()) == before
+
+
 def test_stage_is_the_one_that_the_rank_entered(make_files: MakeFiles) -> None:
     """A rank's own note of where it is can be read at any time; a new test begins before its first phase."""
     files, rank = make_files(False)
@@ -182,6 +262,23 @@ def test_live_rank_shows_its_lines_with_its_number(make_files: MakeFiles, capsys
     files.read_raw()
 
     assert capsys.readouterr().out == "[rank 3] three\n"
+
+
+def test_live_rank_shows_a_long_line_before_its_end(make_files: MakeFiles, capsys: pytest.CaptureFixture[str]) -> None:
+    """A rank that never ends its line, as a progress bar may, is shown in pieces and does not fill the memory."""
+    files, rank = make_files(True)
+    os.write(rank.raw, b"x" * (1 << 13))
+    files.read_raw()
+    assert capsys.readouterr().out == ""
+
+    os.write(rank.raw, b"y")
+    files.read_raw()
+    assert capsys.readouterr().out == f"[rank 3] {'x' * (1 << 13)}y\n"
+
+    os.write(rank.raw, b"z\n")
+    files.read_raw()
+
+    assert capsys.readouterr().out == "[rank 3] z\n"
 
 
 def test_live_rank_shows_a_last_line_without_an_end(make_files: MakeFiles, capsys: pytest.CaptureFixture[str]) -> None:

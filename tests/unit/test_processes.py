@@ -242,6 +242,23 @@ def test_signal_to_a_process_that_is_gone_is_no_error(fork: Callable[[Callable[[
     assert processes.has_ended(pid)
 
 
+@pytest.mark.parametrize("pid", [0, -1, -4711])
+@pytest.mark.parametrize("group", [False, True])
+def test_no_signal_goes_to_a_group_by_accident(monkeypatch: pytest.MonkeyPatch, pid: int, group: bool) -> None:
+    """0 and negative numbers, which would reach this process and its whole group, are a mistake of ours."""
+    monkeypatch.setattr(os, "kill", lambda *_: pytest.fail("it was sent"))
+    monkeypatch.setattr(os, "killpg", lambda *_: pytest.fail("it was sent"))
+
+    with pytest.raises(AssertionError, match="0 and negative numbers are process groups"):
+        processes.signal_process(pid, signal.SIGTERM, group=group)
+
+
+def test_signal_that_asks_for_stacks_is_nobody_elses() -> None:
+    """It is a real-time signal that has no name, unlike those which Lightning and its users handle."""
+    assert signal.SIGRTMIN < processes.STACKS_SIGNAL < signal.SIGRTMAX
+    assert processes.STACKS_SIGNAL not in {int(named) for named in signal.Signals}
+
+
 @pytest.mark.parametrize(
     ("status", "words"),
     [

@@ -5,9 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+import torch.distributed
 
 from lightning_disttest.reporting.stories import Fate
-from lightning_disttest.reporting.verdict import Kind, PhaseVerdict, is_communication_error, judge
+from lightning_disttest.reporting.verdict import (
+    Kind,
+    PhaseVerdict,
+    add_problems,
+    describe_leaving,
+    is_communication_error,
+    judge,
+)
 
 if TYPE_CHECKING:
     from tests.unit.conftest import Make
@@ -178,9 +186,52 @@ def test_lost_connections_alone_are_a_failure(make: Make) -> None:
     ],
 )
 def test_what_a_lost_peer_sounds_like(make: Make, text: str) -> None:
-    """The words of torch and its backends for a lost peer are known, with a traceback or as bare text."""
+    """The words of torch and its backends for a lost peer are known, in an exception that they may raise."""
     assert is_communication_error(make.failed("call", RuntimeError(text)))
-    assert is_communication_error(make.report("call", "failed", text))
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.distributed.DistBackendError("NCCL communicator was aborted on rank 1"),
+        torch.distributed.DistNetworkError("Connection refused"),
+        torch.distributed.DistStoreError("wait timeout after 30000ms, keys: /worker/1"),
+        ConnectionError("Connection closed by peer"),
+        ConnectionResetError("Connection reset by peer"),
+        BrokenPipeError("Broken pipe"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_who_speaks_of_a_lost_peer(make: Make, error: Exception) -> None:
+    """Torch's own exceptions and Python's for connections tell of a lost peer, by the names that pytest shows."""
+    assert is_communication_error(make.failed("call", error))
+
+
+class RuntimeErrorOfTheSuite(Exception):
+    """An error of the tested code, whose name begins like one that torch raises."""
+
+
+@pytest.mark.parametrize("kind", [ValueError, AssertionError, TimeoutError, RuntimeErrorOfTheSuite])
+def test_words_of_a_lost_peer_in_another_error_are_the_ranks_own(make: Make, kind: type[Exception]) -> None:
+    """An assertion about a text, or an error of the tested code, is no echo, whatever it says."""
+    assert not is_communication_error(make.failed("call", kind("Connection closed by peer")))
+
+
+def test_words_of_a_lost_peer_without_an_exception_are_the_ranks_own(make: Make) -> None:
+    """A failure that holds only text has no exception type, so nobody knows who speaks."""
+    assert not is_communication_error(make.report("call", "failed", "RuntimeError: Connection closed by peer"))
+
+
+def test_words_of_a_lost_peer_that_a_test_fails_with_make_it_the_cause(make: Make) -> None:
+    """A rank that fails with such words of its own goes before a rank that really lost its peer."""
+    setup, teardown = make.report("setup"), make.report("teardown")
+    own = ValueError("the server said: Connection closed by peer")
+    stories = [
+        make.story(0, setup, make.failed("call", GONE), teardown, arrivals=(0, 1, 2)),
+        make.story(1, setup, make.failed("call", own), teardown, arrivals=(0, 3, 4)),
+    ]
+
+    assert cast_of(judge(stories)["call"]) == [(1, Kind.OWN_ERROR), (0, Kind.COMMUNICATION)]
 
 
 @pytest.mark.parametrize("text", ["boom", "the pipe is broken", "timeout", "assert 1 == 2", "connection pool is empty"])
@@ -257,13 +308,19 @@ def test_rank_that_waits_in_teardown_belongs_to_the_failed_body(make: Make) -> N
     assert cast_of(verdicts["call"]) == [(0, Kind.OWN_ERROR), (1, Kind.WAITING)]
 
 
-def test_rank_that_waits_in_its_body_for_a_failed_teardown_is_shown(make: Make) -> None:
-    """A rank that left its body early and failed its teardown is the cause of a peer's waiting in the body."""
+@pytest.mark.parametrize(("phase", "reported"), [("setup", []), ("call", ["setup"])])
+def test_rank_that_waits_in_its_body_for_a_failed_teardown_makes_one_failure(
+    make: Make, phase: str, reported: list[str]
+) -> None:
+    """A rank that waits, in its setup or body, for one whose teardown failed never came to its own: one failure."""
     failed = make.story(0, *make.passed("setup", "call"), make.failed("teardown", ValueError("own")))
+    waiting = make.waited(1, phase, *[make.report(name) for name in reported])
 
-    verdicts = judge([failed, make.waited(1, "call", make.report("setup"))])
+    verdicts = judge([failed, waiting])
 
-    assert cast_of(verdicts["teardown"]) == [(0, Kind.OWN_ERROR), (1, Kind.WAITING)]
+    assert [name for name, outcome in outcomes(verdicts).items() if outcome == "failed"] == [phase]
+    assert cast_of(verdicts[phase]) == [(0, Kind.OWN_ERROR), (1, Kind.WAITING)]
+    assert cast_of(verdicts["teardown"]) == []
 
 
 def test_rank_that_hangs_in_teardown_belongs_to_the_failed_body(make: Make) -> None:
@@ -495,6 +552,45 @@ def test_records_of_a_failed_test_are_not_compared(make: Make) -> None:
     verdict = judge([make.story(0, *make.passed(), records={"loss": 1}), make.story(1, *failed)])["call"]
 
     assert verdict.disagreement == ""
+
+
+@pytest.mark.parametrize("fate", ["died", "waited"])
+def test_records_are_not_compared_if_a_rank_did_not_finish(make: Make, fate: str) -> None:
+    """A rank that died or was ended in its teardown fails that, and is not accused of another value as well."""
+    late = make.failed("teardown", ValueError("late"))
+    finished = make.story(0, *make.passed("setup", "call"), late, records={"loss": 1})
+    unfinished = getattr(make, fate)(1, "teardown", *make.passed("setup", "call"))
+
+    verdicts = judge([finished, unfinished])
+
+    assert outcomes(verdicts) == {"setup": "passed", "call": "passed", "teardown": "failed"}
+
+
+# Problems at the end of a world.
+
+
+def test_leaving_badly_is_described() -> None:
+    """Problems at the end of a world are listed under one sentence."""
+    assert describe_leaving(["rank 0: a", "rank 1: b"]) == (
+        "errors while these ranks were ended, after the last test that they ran:\nrank 0: a\nrank 1: b"
+    )
+
+
+def test_problems_at_the_end_of_a_world_fail_a_passed_teardown() -> None:
+    """A teardown that passed on all ranks fails if the world did not end well after it."""
+    assert add_problems(PASSED, ["rank 0: a"]) == PhaseVerdict("failed", disagreement=describe_leaving(["rank 0: a"]))
+
+
+def test_problems_at_the_end_of_a_world_keep_what_failed_before(make: Make) -> None:
+    """The troubles of a failed teardown stay, and the problems come on top of them."""
+    failed = make.story(0, *make.passed("setup", "call"), make.failed("teardown", ValueError("late")))
+    before = judge([failed, make.story(1, *make.passed())])["teardown"]
+
+    verdict = add_problems(before, ["rank 1: a"])
+
+    assert verdict.outcome == "failed"
+    assert verdict.troubles == before.troubles != ()
+    assert verdict.disagreement == describe_leaving(["rank 1: a"])
 
 
 # The precedence over all ranks, from the most to the least: each line beats all below it.

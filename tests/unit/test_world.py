@@ -9,7 +9,7 @@ import torch
 
 from lightning_disttest.engine.context import RankContext, current_rank
 from lightning_disttest.engine.messages import ValueRecorded, decode, encode
-from lightning_disttest.errors import NotRecordable
+from lightning_disttest.errors import BarrierTimeout, NotRecordable
 from lightning_disttest.world import World
 
 if TYPE_CHECKING:
@@ -53,6 +53,40 @@ def test_rank_without_a_group_knows_its_place() -> None:
 def test_device_of_a_rank_on_gpus_is_its_own() -> None:
     """Each rank has the GPU of its local rank."""
     assert World(Sent().context("cuda")).device == torch.device("cuda", 1)
+
+
+@pytest.fixture
+def broken_barrier(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have torch say that this process has a gloo group, in which no barrier succeeds."""
+
+    def barrier(**_: object) -> None:
+        raise RuntimeError("Rank 1 failed to pass monitoredBarrier\n")
+
+    monkeypatch.setattr("torch.distributed.is_initialized", lambda: True)
+    monkeypatch.setattr("torch.distributed.get_backend", lambda: "gloo")
+    monkeypatch.setattr("torch.distributed.get_rank", lambda: 0)
+    monkeypatch.setattr("torch.distributed.monitored_barrier", barrier)
+
+
+@pytest.mark.usefixtures("broken_barrier")
+def test_barrier_tells_its_limit() -> None:
+    """A barrier that ran out of time says on which rank, how long it waited, its limit and what torch said."""
+    pattern = (
+        r"^rank 0 waited 0\.\d s \(limit 0 s\) in world\.barrier\(\) for the other ranks: "
+        r"Rank 1 failed to pass monitoredBarrier$"
+    )
+
+    with pytest.raises(BarrierTimeout, match=pattern):
+        World(Sent().context()).barrier(timeout=0.0)
+
+
+@pytest.mark.usefixtures("broken_barrier")
+def test_barrier_that_fails_before_its_limit_is_no_timeout() -> None:
+    """If a peer is gone the error of torch is passed on, so that it is known as an echo."""
+    with pytest.raises(RuntimeError, match="failed to pass monitoredBarrier") as caught:
+        World(Sent().context()).barrier(timeout=1000.0)
+
+    assert caught.type is RuntimeError
 
 
 @pytest.mark.parametrize(

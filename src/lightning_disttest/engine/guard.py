@@ -67,8 +67,11 @@ class _TorchThreads:
             self.apply(torch)
 
     def _choose(self, number: int) -> None:
-        """Stand in for ``torch.set_num_threads`` while torch is held."""
-        self._chosen = number
+        """Stand in for ``torch.set_num_threads`` while torch is held, and for who has imported that name for ever."""
+        if self._held:
+            self._chosen = number
+        else:
+            self._setter(number)
 
 
 _threads = _TorchThreads()
@@ -150,6 +153,7 @@ def _run_canary(torch: ModuleType) -> str:
         module: Any = torch
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
         signal.alarm(_CANARY_S)
+        _threads.release(None)
         module.set_num_threads(max(2, len(os.sched_getaffinity(0))))
         module.ones(_CANARY_NUMBERS).sum()
         return 0

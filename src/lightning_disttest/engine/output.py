@@ -105,8 +105,8 @@ class RankFiles:
 
     def stacks_are_complete(self) -> bool:
         """Tell whether the last thread was written, which is the one that runs the test."""
-        stacks = self.stacks()
-        return "Current thread" in stacks and "(most recent call first)" in stacks and stacks.endswith("\n")
+        _, _, last = self.stacks().partition("Current thread")
+        return "\n  File " in last and last.endswith("\n")
 
     def forget_stacks(self) -> None:
         """Empty the file of stacks before they are asked for."""

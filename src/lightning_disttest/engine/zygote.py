@@ -70,7 +70,8 @@ class Zygote:
                 self._signal_rank(message)
             else:
                 raise AssertionError(f"the zygote does not take {message!r}")
-        if not complete:
+        # Descriptors come with the first bytes of a message, which may be read before the rest of it.
+        if not complete and any(isinstance(message, ForkRank) for message in messages):
             self._control.drop_fds()
 
     def _fork_rank(self, request: ForkRank) -> None:

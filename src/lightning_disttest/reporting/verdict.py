@@ -86,8 +86,9 @@ def judge(stories: Sequence[RankStory]) -> dict[str, PhaseVerdict]:
     early = [t for t in troubles if t.phase != "teardown"]
     late = [t for t in troubles if t.phase == "teardown"]
     body = _without_expected(stories, early)
-    if not body and _has_cause(late) and early:
-        body, late = [*early, *late], []  # a rank that never came to its own teardown: the test has one failure
+    waiting = [t for t in early if t.kind is Kind.WAITING]
+    if waiting and not body and _has_cause(late) and not _expected_failure(stories):
+        body, late = [*waiting, *late], []  # a rank that never came to its own teardown: the test has one failure
     if body:
         return _judge_failed_body(body, late)
     verdicts = {phase: _judge_unfailed(stories, phase) for phase in ("setup", "call")}
@@ -143,12 +144,16 @@ def _troubles_of(story: RankStory) -> list[Trouble]:
 
 def _without_expected(stories: Sequence[RankStory], troubles: list[Trouble]) -> list[Trouble]:
     """Drop what an expected failure explains: an xfail holds if one rank failed with an exception it names."""
-    if not any(is_xfailed(report) for story in stories for report in story.reports):
+    if not _expected_failure(stories):
         return troubles if _has_cause(troubles) else []
     unexpected = [
         t for t in troubles if not (t.report is not None and (is_strict_xpass(t.report) or is_subreport(t.report)))
     ]
     return troubles if any(t.kind < Kind.COMMUNICATION for t in unexpected) else []
+
+
+def _expected_failure(stories: Sequence[RankStory]) -> bool:
+    return any(is_xfailed(report) for story in stories for report in story.reports)
 
 
 def _has_cause(troubles: list[Trouble]) -> bool:
