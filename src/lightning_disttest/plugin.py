@@ -101,9 +101,13 @@ def pytest_report_collectionfinish(config: pytest.Config, items: list[pytest.Ite
     return filters.summarize(items) if config.stash.get(_PLANNED, 0) else []
 
 
-@pytest.hookimpl(wrapper=True, tryfirst=True)
+@pytest.hookimpl(wrapper=True, trylast=True)
 def pytest_runtestloop(session: pytest.Session) -> Generator[None, object, object]:
-    """Run the loop with a controller around it, if any item needs one."""
+    """Run the loop with a controller around it, if any item needs one.
+
+    trylast makes this the innermost wrapper, so that ranks are forked with what others set up around the loop, such
+    as the handlers of --log-file.
+    """
     if not _needs_ranks(session):
         guard.release_torch()
         return (yield)
@@ -142,19 +146,22 @@ def world() -> World:
 
 
 @pytest.fixture
-def rank_tmp_path(tmp_path: Path, world: World) -> Path:
+def rank_tmp_path(tmp_path: Path) -> Path:
     """Return a folder of this rank alone, beside the ``tmp_path`` that all ranks of a test share."""
-    path = tmp_path.with_name(f"{tmp_path.name}-rank{world.rank}")
+    from lightning_disttest.world import make_world
+
+    path = tmp_path.with_name(f"{tmp_path.name}-rank{make_world().rank}")
     path.mkdir(exist_ok=True)
     return path
 
 
 @pytest.fixture
-def trainer_factory(tmp_path: Path, world: World) -> Iterator[TrainerFactory]:
+def trainer_factory(tmp_path: Path) -> Iterator[TrainerFactory]:
     """Return a function that makes quick and quiet Trainers, fitted to the world of this test."""
     from lightning_disttest.strategies.trainer import TrainerMaker
+    from lightning_disttest.world import make_world
 
-    maker = TrainerMaker(tmp_path, world)
+    maker = TrainerMaker(tmp_path, make_world())
     yield maker
     maker.tear_down()
 

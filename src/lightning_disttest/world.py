@@ -133,5 +133,5 @@ def _to_plain(name: str, value: Any) -> Any:
     if hasattr(value, "detach"):
         value = value.detach().cpu()
     if hasattr(value, "tolist"):
-        return value.tolist()
+        return {"dtype": str(value.dtype), "shape": list(value.shape), "values": value.tolist()}
     raise NotRecordable(name, value)

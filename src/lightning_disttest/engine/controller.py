@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import re
 import sys
 import time
@@ -57,6 +58,7 @@ class Controller:
         self._settings = settings
         self._indices = {item: index for index, item in enumerate(session.items)}
         self._next = _next_of_world(session.items)
+        self._folders = itertools.count()
         self._supervisor = Supervisor(live=pytest_bridge.capture_is_off(session.config))
         self._pool: WorldPool | None = None
         self._refusal: UnsafeFork | None = None
@@ -163,16 +165,18 @@ class Controller:
             self._report_late(dead, dead.problems)
             pool.end(dead)
         tmp_path = self._make_tmp_path(item)
+        pytest_bridge.stand_in_for_fixtures(item, tmp_path)
         message = RunItem(self._indices[item], self._next.get(item), str(tmp_path))
         run = TestRun(self._supervisor, pool, world, message, self._settings.grace, self._config)
         try:
             record = run.run(deadline)
         except BaseException:
-            pool.end(world)
+            pool.interrupt(world)
             raise
         if record.inherited:
             self._report_late(world, list(record.inherited))
         world.last_nodeid = item.nodeid
+        world.limit = timeout or _RETIRE_S
         problems = self._release(world, record, pool, message)
         outcome = self._judge(item, plan, record, problems, timeout)
         passed = all(verdict.outcome == "passed" for verdict in outcome.verdicts.values())
@@ -185,7 +189,7 @@ class Controller:
         if world.spec.kind != "static" or not all_finished:
             pool.end(world)
         elif not world.healthy or message.next_index is None:
-            return pool.retire(world, self._settings.timeout or _RETIRE_S)
+            return pool.retire(world)
         else:
             pool.give_back(world)
         return []
@@ -215,7 +219,7 @@ class Controller:
         name = re.sub(r"\W", "_", item.name)[:_NAME_LENGTH]
         if "tmp_path" in getattr(item, "fixturenames", ()):
             return factory.mktemp(name, numbered=True)
-        return factory.getbasetemp() / f"{name}-{self._indices[item]}"
+        return factory.getbasetemp() / f"{name}-{next(self._folders)}"
 
     def _pass_on_warnings(self, record: TestRecord) -> None:
         """Record each warning of the ranks once in this process, for the summary."""
@@ -242,7 +246,7 @@ class Controller:
 
     def _retire_kept(self, pool: WorldPool) -> None:
         for world in pool.kept():
-            if problems := pool.retire(world, self._settings.timeout or _RETIRE_S):
+            if problems := pool.retire(world):
                 self._report_late(world, problems)
 
     def _report_late(self, world: LiveWorld, problems: list[str]) -> None:

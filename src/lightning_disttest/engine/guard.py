@@ -36,6 +36,7 @@ class _TorchThreads:
         self._chosen: int | None = None
         self._share: int | None = None
         self._setter: Any = None
+        self._getter: Any = None
 
     def hold(self) -> None:
         """Hold torch at one thread, now or as soon as it is imported."""
@@ -52,13 +53,13 @@ class _TorchThreads:
         """Set the threads of torch, which was just imported or is to be changed."""
         module: Any = torch
         if self._setter is None:
-            self._setter = module.set_num_threads
-            self._default = module.get_num_threads()
-        if self._held:
-            module.set_num_threads = self._choose
+            self._setter, self._getter = module.set_num_threads, module.get_num_threads
+        if self._held and module.set_num_threads is not self._choose:
+            self._chosen, self._default = None, self._getter()
+            module.set_num_threads, module.get_num_threads = self._choose, self._tell
             self._setter(1)
-        else:
-            module.set_num_threads = self._setter
+        elif not self._held and module.set_num_threads == self._choose:
+            module.set_num_threads, module.get_num_threads = self._setter, self._getter
             self._setter(self._chosen or self._share or self._default)
 
     def _apply_if_imported(self) -> None:
@@ -72,6 +73,10 @@ class _TorchThreads:
             self._chosen = number
         else:
             self._setter(number)
+
+    def _tell(self) -> int:
+        """Stand in for ``torch.get_num_threads``: tell what will hold, for who asks while torch is held."""
+        return int((self._held and (self._chosen or self._default)) or self._getter())
 
 
 _threads = _TorchThreads()

@@ -136,6 +136,14 @@ class LaunchRanks:
 
 
 @dataclass(frozen=True, slots=True)
+class PeerSignalled:
+    """Rank to controller: a launcher on this rank is about to signal a rank that it has launched."""
+
+    pid: int
+    signum: int
+
+
+@dataclass(frozen=True, slots=True)
 class FixturesFailed:
     """Rank to controller: fixtures that the previous item had left open failed to end; ``problems`` are tracebacks."""
 
@@ -185,6 +193,7 @@ FromRank = (
     | WarningRecorded
     | ValueRecorded
     | LaunchRanks
+    | PeerSignalled
     | FixturesFailed
     | ItemFinished
     | Interrupted
@@ -209,6 +218,7 @@ MESSAGES: dict[str, type[Any]] = {
         WarningRecorded,
         ValueRecorded,
         LaunchRanks,
+        PeerSignalled,
         FixturesFailed,
         ItemFinished,
         Interrupted,

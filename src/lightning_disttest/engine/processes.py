@@ -51,9 +51,9 @@ def fork(main: Callable[[], int]) -> int:
         os._exit(status)
 
 
-def die_with_parent(parent: int) -> None:
-    """Have the kernel kill this process when its parent ends; leave at once if that has happened already."""
-    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+def die_with_parent(parent: int, signum: int = signal.SIGKILL) -> None:
+    """Have the kernel signal this process when its parent ends; leave at once if that has happened already."""
+    _prctl(_PR_SET_PDEATHSIG, signum)
     if os.getppid() != parent:
         os._exit(0)
 

@@ -263,6 +263,25 @@ def passed_report(message: PhasePassed) -> pytest.TestReport:
     )
 
 
+class _FixtureOnRanks:
+    """Stands in the controller for the value of a fixture, which lives on the ranks."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __repr__(self) -> str:
+        return f"<the fixture {self._name!r} lives on the ranks of this test>"
+
+
+def stand_in_for_fixtures(item: pytest.Item, tmp_path: Path) -> None:
+    """Fill ``item.funcargs`` for hooks that look there in the controller, as pytest's manual shows for makereport."""
+    names = getattr(item, "fixturenames", ())
+    values: dict[str, object] = {name: _FixtureOnRanks(name) for name in names}
+    if "tmp_path" in values:
+        values["tmp_path"] = tmp_path
+    setattr(item, "funcargs", values)  # noqa: B010  only items with fixtures have it
+
+
 def forget_xfail(item: pytest.Item) -> None:
     """Keep pytest's xfail mark off a merged report: the ranks have applied it already."""
     item.stash[xfailed_key] = None
@@ -292,13 +311,16 @@ def capture_is_off(config: pytest.Config) -> bool:
 
 def share_tmp_path(config: pytest.Config, assigned: Callable[[], str]) -> None:
     """Have the ``tmp_path`` of this rank's tests be the one folder that the controller assigned to the test."""
+    genuine = _pytest.tmpdir._mk_tmp
 
-    def make(request: object, factory: object) -> Path:  # noqa: ARG001  pytest gives both
+    def make(request: pytest.FixtureRequest, factory: pytest.TempPathFactory) -> Path:
+        if request.config is not config:
+            return genuine(request, factory)  # a run of pytest inside this test
         path = Path(assigned())
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
         return path
 
-    setattr(_pytest.tmpdir, "_mk_tmp", make)  # noqa: B010  this process is a rank: it runs no other tests
+    setattr(_pytest.tmpdir, "_mk_tmp", make)  # noqa: B010  the fixture looks it up in its module
     # A rank must not remove what other ranks still use; the controller applies the policy after the last one.
     setattr(tmp_path_factory(config), "_retention_policy", "all")  # noqa: B010
 

@@ -10,7 +10,8 @@ import socket
 import sys
 import threading
 import traceback
-from typing import TYPE_CHECKING
+import weakref
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -46,6 +47,7 @@ class Rank:
         self._channel = Channel(socket.socket(fileno=fds.channel))
         self._sending = threading.Lock()
         self._tmp_path = ""
+        self._pid = os.getpid()
         self._context = RankContext(
             rank=request.rank,
             world_size=request.world_size,
@@ -103,6 +105,7 @@ class Rank:
         interrupted = self._run_protocol(item, nextitem)
         if interrupted is not None:
             self.send(interrupted)
+            self.send(Retired(self._runner.end_fixtures(None)))
             return False
         intact = rendezvous.world_is_intact() if self._request.backend else True
         self.send(ItemFinished(message.index, intact))
@@ -138,6 +141,9 @@ class Rank:
 
     def enter(self, stage: str) -> None:
         """Note the stage of the test that begins."""
+        if os.getpid() != self._pid:
+            # A child that the test has forked came out of the test: it must not report in the name of the rank.
+            os._exit(1)
         self._fds.enter(stage)
 
     def _launch(self, environments: list[dict[str, str]]) -> list[int]:
@@ -151,7 +157,7 @@ class Rank:
 def rank_main(session: pytest.Session, request: ForkRank, fds: RankFds) -> int:
     """Become a rank of ``request``; called in a process that was just forked from the zygote."""
     os.setsid()
-    atexit._clear()
+    _forget_exit_handlers()
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if request.replace_environment:
         os.environ.clear()
@@ -163,6 +169,15 @@ def rank_main(session: pytest.Session, request: ForkRank, fds: RankFds) -> int:
     faulthandler.register(processes.STACKS_SIGNAL, file=fds.stacks, all_threads=True)
     guard.use_threads_of_rank(request.world_size)
     return Rank(session, request, fds).run()
+
+
+def _forget_exit_handlers() -> None:
+    """Leave the controller's exit handlers to the controller; those that the tests of this rank add are run."""
+    atexit._clear()
+    finalize: Any = weakref.finalize
+    for finalizer in list(finalize._registry):
+        finalizer.atexit = False
+    finalize._registered_with_atexit = False
 
 
 def prepare_zygote(session: pytest.Session) -> None:

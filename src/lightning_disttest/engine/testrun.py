@@ -13,6 +13,7 @@ from lightning_disttest.engine.messages import (
     ItemFinished,
     JoinFailed,
     LaunchRanks,
+    PeerSignalled,
     PhasePassed,
     RanksLaunched,
     ReportMade,
@@ -52,6 +53,9 @@ class _Progress:
     retired: bool = False
     dead: bool = False
     how: str = ""
+    only_silent: bool = False
+    ended_by: str = ""
+    stage: str = ""
     end_arrival: int = 0
     stacks: str = ""
     last_output: str = ""
@@ -110,6 +114,8 @@ class TestRun:
             progress.handle.send(self._message)
         in_time = self._listen(lambda: all(progress.done for progress in self._ranks), deadline)
         unfinished = [progress for progress in self._ranks if not progress.done]
+        for progress in self._ranks:
+            progress.stage = progress.handle.files.stage()  # the signal for stacks may break off what a rank waits in
         if unfinished:
             self._supervisor.take_stacks([progress.handle for progress in unfinished])
         if self._world.spec.kind != "static" and not unfinished:
@@ -143,7 +149,7 @@ class TestRun:
                     end = moment + grace
                     self._hurry_until = end if self._hurry_until is None else min(end, self._hurry_until)
 
-    def _take(self, progress: _Progress, event: Event, arrival: int) -> float | None:
+    def _take(self, progress: _Progress, event: Event, arrival: int) -> float | None:  # noqa: C901  a case per event
         """Note an event; return the seconds that the other ranks still get because of it, None: as many as before."""
         match event:
             case PhasePassed():
@@ -164,13 +170,21 @@ class TestRun:
                 self._inherited += [f"rank {progress.handle.rank}:\n{text}" for text in event.problems]
             case LaunchRanks():
                 self._launch(progress.handle, event)
+            case PeerSignalled():
+                self._note_signal(progress, event)
             case Retired():
                 progress.retired = True
+                self._inherited += [f"rank {progress.handle.rank}:\n{text}" for text in event.problems]
             case Ended() | Silenced() | Interrupted() | JoinFailed():
                 return self._take_end(progress, event, arrival)
             case _:
                 _never(event)
         return None
+
+    def _note_signal(self, sender: _Progress, event: PeerSignalled) -> None:
+        for progress in self._ranks:
+            if progress.handle.pid == event.pid:
+                progress.ended_by = f"was ended by its launcher on rank {sender.handle.rank}"
 
     def _add_report(self, progress: _Progress, report: pytest.TestReport, arrival: int) -> None:
         progress.reports.append(report)
@@ -192,12 +206,14 @@ class TestRun:
         self._world.healthy = False
         if isinstance(event, Ended) and progress.retired and event.status == 0:
             return None
-        if not progress.dead:
-            progress.dead = not isinstance(event, Silenced)
-            progress.end_arrival = arrival
+        if not progress.how or progress.only_silent:
             progress.how = _describe_end(event)
+            progress.end_arrival = progress.end_arrival or arrival
+            progress.only_silent = isinstance(event, Silenced)
             if isinstance(event, Interrupted) and event.kind == "exit":
                 self._exit = (progress.handle.rank, event)
+        # A rank that was interrupted still ends its fixtures.
+        progress.dead |= isinstance(event, (Ended, JoinFailed))
         return self._grace
 
     def _launch(self, handle: RankHandle, event: LaunchRanks) -> None:
@@ -228,9 +244,12 @@ class TestRun:
         for progress in staying:
             progress.dead = True
             progress.how = describe_staying(_LEAVE_S)
+            progress.stage = "exit"
 
     def _settle(self) -> None:
         for progress in self._ranks:
+            if progress.finished:
+                progress.stage = "exit"
             if progress.how or not progress.finished:
                 progress.end_arrival = progress.end_arrival or self._arrival + 1
                 progress.stacks = progress.handle.files.stacks()
@@ -241,21 +260,26 @@ class TestRun:
 
 
 def _story(progress: _Progress, unfinished: Fate) -> RankStory:
-    ended = bool(progress.how) and (progress.dead or not progress.finished)
-    fate = Fate.DIED if ended else Fate.FINISHED if progress.finished else unfinished
+    fate = _fate(progress, unfinished)
     return RankStory(
         rank=progress.handle.rank,
         pid=progress.handle.pid,
         fate=fate,
-        phase=progress.handle.files.stage(),
+        phase=progress.stage,
         reports=tuple(progress.reports),
         arrivals=tuple(progress.arrivals),
         end_arrival=progress.end_arrival,
-        how=progress.how,
+        how=progress.ended_by or progress.how,
         last_output=progress.last_output,
         stacks=progress.stacks,
         records=progress.records,
     )
+
+
+def _fate(progress: _Progress, unfinished: Fate) -> Fate:
+    if progress.how and (progress.dead or not progress.finished):
+        return Fate.WAITED if progress.ended_by else Fate.DIED
+    return Fate.FINISHED if progress.finished else unfinished
 
 
 def _describe_end(event: End) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import signal
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -15,12 +16,14 @@ from lightning_disttest.engine.messages import (
 )
 from lightning_disttest.engine.rendezvous import ReservedPort, rank_environment
 from lightning_disttest.engine.supervisor import Ended, RankHandle, Supervisor
+from lightning_disttest.reporting.stories import trim_stacks
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
 TERM_S = 0.2
+_INTERRUPT_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +46,7 @@ class LiveWorld:
     store: Path
     healthy: bool = True
     last_nodeid: str = ""
+    limit: float = 0.0
     problems: list[str] = field(default_factory=list)
 
 
@@ -76,11 +80,12 @@ class WorldPool:
         world.ranks.append(handle)
         return handle
 
-    def retire(self, world: LiveWorld, limit: float) -> list[str]:
+    def retire(self, world: LiveWorld) -> list[str]:
         """End a world whose ranks are idle: fixtures end, exit handlers run. Return what went wrong.
 
-        Ranks that have not left after ``limit`` seconds are ended.
+        Ranks have as long for it as the last test had; then they are ended.
         """
+        limit = world.limit
         for handle in world.ranks:
             handle.send(Retire())
         self._supervisor.wait_until(lambda: all(rank.status is not None for rank in world.ranks), limit)
@@ -90,6 +95,15 @@ class WorldPool:
             problems += _retire_problems(handle, limit)
         self.end(world)
         return problems
+
+    def interrupt(self, world: LiveWorld) -> None:
+        """End a world in the middle of a test, as Ctrl-C does: ranks get a moment to end their fixtures."""
+        try:
+            for handle in world.ranks:
+                self._supervisor.signal(handle, signal.SIGINT, group=False)
+            self._supervisor.wait_until(lambda: all(rank.status is not None for rank in world.ranks), _INTERRUPT_S)
+        finally:
+            self.end(world)
 
     def end(self, world: LiveWorld) -> None:
         """End a world at once, whatever its ranks are doing, and release all that it holds."""
@@ -182,7 +196,7 @@ def _retire_problems(handle: RankHandle, limit: float) -> list[str]:
             problems.append(f"rank {handle.rank} (pid {handle.pid}):\n{event.text}")
     handle.inbox.clear()
     if handle.status is None:
-        what = f"{describe_staying(limit)}\n{handle.files.stacks()}"
+        what = f"{describe_staying(limit)}\n{trim_stacks(handle.files.stacks())}"
         problems.append(f"rank {handle.rank} (pid {handle.pid}) {what}")
     return problems
 

@@ -6,7 +6,7 @@ import contextlib
 import os
 import selectors
 import signal
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from lightning_disttest.engine import processes
 from lightning_disttest.engine.messages import ForkFailed, ForkRank, FromZygote, RankEnded, RankForked, SignalRank
@@ -34,7 +34,10 @@ class Zygote:
         self._listen_to_children()
         try:
             self._loop()
+        except SystemExit:
+            pass  # the controller is gone
         finally:
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
             self._end_all()
         return 0
 
@@ -98,6 +101,7 @@ class Zygote:
         processes.die_with_parent(zygote)
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
         self._control.close()
         os.close(self._wake_read)
         os.close(self._wake_write)
@@ -125,6 +129,10 @@ class Zygote:
         processes.kill_orphans(keep=(), owner=None)
 
 
+def _leave(*_: object) -> NoReturn:
+    raise SystemExit(0)
+
+
 def zygote_main(control: Channel, controller: int, prepare: Callable[[], None], rank_main: RankMain) -> int:
     """Run the zygote; ``prepare`` detaches it from what belongs to the controller alone.
 
@@ -132,10 +140,11 @@ def zygote_main(control: Channel, controller: int, prepare: Callable[[], None], 
     the ranks in order.
     """
     os.setsid()
-    processes.die_with_parent(controller)
-    processes.become_subreaper()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.signal(signal.SIGTERM, _leave)
+    # Not SIGKILL: when the controller is killed, what the ranks have started is to be ended too.
+    processes.die_with_parent(controller, signal.SIGTERM)
+    processes.become_subreaper()
     prepare()
     processes.freeze_memory()
     return Zygote(control, rank_main).run()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -13,7 +14,7 @@ from _pytest._code.code import (
     ReprTraceback,
 )
 
-from lightning_disttest.reporting.stories import Fate, RankStory, is_subreport
+from lightning_disttest.reporting.stories import Fate, RankStory, is_subreport, trim_stacks
 from lightning_disttest.reporting.verdict import Kind, PhaseVerdict, Trouble, is_communication_error
 
 if TYPE_CHECKING:
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
 Element = tuple[ReprTraceback, "ReprFileLocation | None", "str | None"]
 _LAST_LINES = 20
 _ADDRESS = re.compile(r"0x[0-9a-f]+")
-_PYTEST_FRAME = re.compile(r"[/\\](_pytest|pluggy)[/\\]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,11 +61,14 @@ def apply_verdict(report: pytest.TestReport, verdict: PhaseVerdict, stories: Seq
 
 def merge_subreports(stories: Sequence[RankStory], frame: Frame) -> list[pytest.TestReport]:
     """Return one report per subtest: that of the first rank, or a failed one that shows every rank that failed it."""
-    grouped: dict[str, list[tuple[RankStory, pytest.TestReport, int]]] = {}
+    grouped: dict[tuple[str, int], list[tuple[RankStory, pytest.TestReport, int]]] = {}
     for story in stories:
+        seen: collections.Counter[str] = collections.Counter()
         for report, arrival in zip(story.reports, story.arrivals, strict=True):
             if is_subreport(report):
-                grouped.setdefault(repr(report.context), []).append((story, report, arrival))
+                context = repr(report.context)
+                grouped.setdefault((context, seen[context]), []).append((story, report, arrival))
+                seen[context] += 1  # several subtests of one rank may have the same name, or none
     return [_merge_subreport(group, frame) for group in grouped.values()]
 
 
@@ -75,7 +78,8 @@ def describe_failure(verdict: PhaseVerdict, frame: Frame, finished: Sequence[Ran
         return verdict.disagreement
     troubles = [t for t in verdict.troubles if t.report is None or not is_subreport(t.report)]
     if not troubles:
-        count = len({repr(t.report.context) for t in verdict.troubles if t.report is not None})
+        per_rank = collections.Counter(t.story.rank for t in verdict.troubles)
+        count = max(per_rank.values())
         return f"contains {count} failed subtest{'s' if count != 1 else ''}"
     if frame.world_size == 1 and len(troubles) == 1 and troubles[0].report is not None and not verdict.disagreement:
         return troubles[0].report.longrepr
@@ -136,8 +140,11 @@ def _title(group: Sequence[Trouble], frame: Frame, *, is_cause: bool) -> str:
     if frame.world_size > 1:
         who += f" of {frame.world_size}"
     pids = ", ".join(str(trouble.story.pid) for trouble in sorted(group, key=lambda trouble: trouble.story.rank))
+    what = _what(group[0], frame)
+    if len(group) > 1:
+        what = what.replace("was ", "were ").replace("lost its", "lost their")
     role = " <- the cause" if is_cause and frame.world_size > 1 else ""
-    return f"______ {who} (pid {pids}): {_what(group[0], frame)}{role} ______"
+    return f"______ {who} (pid {pids}): {what}{role} ______"
 
 
 def _who(group: Sequence[Trouble], frame: Frame) -> str:
@@ -152,6 +159,8 @@ def _what(trouble: Trouble, frame: Frame) -> str:
         return f"died {where}: {trouble.story.how.splitlines()[0]}"
     if trouble.kind is Kind.TIME_LIMIT:
         return f"was still {where} at the time limit of {frame.timeout:g} s"
+    if trouble.kind is Kind.WAITING and trouble.story.how:
+        return f"{trouble.story.how}, {where}"
     if trouble.kind is Kind.WAITING:
         return f"was still {where} when the grace of {frame.grace:g} s was over, and was ended"
     if trouble.kind is Kind.COMMUNICATION:
@@ -191,20 +200,6 @@ def _story_text(story: RankStory) -> str:
         lines = story.last_output.rstrip("\n").splitlines()[-_LAST_LINES:]
         parts.append("last output:\n" + "\n".join(f"  {line}" for line in lines))
     return "\n".join(parts) + "\n" if parts else ""
-
-
-def trim_stacks(stacks: str) -> str:
-    """Return stacks as faulthandler wrote them, without the frames of pytest that every test stands on."""
-    kept = []
-    below_test = False
-    for line in stacks.rstrip("\n").splitlines():
-        if not line.startswith("  "):
-            below_test = False
-        elif _PYTEST_FRAME.search(line):
-            below_test = True
-        if not below_test:
-            kept.append(line)
-    return "\n".join(kept)
 
 
 def _crash_of(group: Sequence[Trouble], frame: Frame) -> ReprFileLocation:

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     import pytest
 
 _FRAME = re.compile(r'^  File "(.+)", line (\d+) in (.+)$', re.MULTILINE)
+_PYTEST_FRAME = re.compile(r"[/\\](_pytest|pluggy)[/\\]")
 PHASES = ("setup", "call", "teardown")
 
 
@@ -85,3 +86,17 @@ def is_xfailed(report: pytest.TestReport) -> bool:
 def is_strict_xpass(report: pytest.TestReport) -> bool:
     """Tell whether a report failed only because an xfail(strict=True) test passed."""
     return report.failed and isinstance(report.longrepr, str) and report.longrepr.startswith("[XPASS(strict)]")
+
+
+def trim_stacks(stacks: str) -> str:
+    """Return stacks as faulthandler wrote them, without the frames of pytest that every test stands on."""
+    kept = []
+    below_test = False
+    for line in stacks.rstrip("\n").splitlines():
+        if not line.startswith("  "):
+            below_test = False
+        elif _PYTEST_FRAME.search(line):
+            below_test = True
+        if not below_test:
+            kept.append(line)
+    return "\n".join(kept)

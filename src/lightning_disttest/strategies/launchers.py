@@ -28,8 +28,9 @@ class LaunchedRank:
     Its end is watched by the controller, so ``poll`` has nothing to tell.
     """
 
-    def __init__(self, pid: int) -> None:
+    def __init__(self, pid: int, launcher: RankContext) -> None:
         self.pid = pid
+        self._launcher = launcher
         self.returncode: int | None = None
 
     def poll(self) -> int | None:
@@ -37,9 +38,11 @@ class LaunchedRank:
         return self.returncode
 
     def send_signal(self, signum: int) -> None:
-        """Send a signal to the rank; one that is gone is no error."""
+        """Send a signal to the rank, as Lightning does to end it; one that is gone is no error."""
         from lightning_disttest.engine import processes
+        from lightning_disttest.engine.messages import PeerSignalled
 
+        self._launcher.send(PeerSignalled(self.pid, signum))
         processes.signal_process(self.pid, signum)
 
 
@@ -110,7 +113,7 @@ def _launch(launcher: Any, rank: RankContext) -> None:
     os.environ["LOCAL_RANK"] = str(environment.local_rank())
     os.environ["WORLD_SIZE"] = str(launcher.num_processes * launcher.num_nodes)
     environments = [{**os.environ, "LOCAL_RANK": str(local_rank)} for local_rank in range(1, launcher.num_processes)]
-    launcher.procs = [LaunchedRank(pid) for pid in rank.launch(environments)]
+    launcher.procs = [LaunchedRank(pid, rank) for pid in rank.launch(environments)]
 
 
 def _refusal(launcher: Any, rank: RankContext | None) -> RelaunchRefused:
