@@ -111,8 +111,20 @@ def make_item(request: pytest.FixtureRequest) -> Callable[..., pytest.Item]:
     return make_item
 
 
+TORCH_FILE = "site-packages/torch/distributed/distributed_c10d.py"
+
+
+def raised_in_torch(error: Exception) -> Exception:
+    """Have an error look as if torch had raised it, wherever a test makes a report of it."""
+    setattr(error, "raised_in", TORCH_FILE)  # noqa: B010  an attribute of these tests
+    return error
+
+
 def _represent(error: BaseException) -> Any:
     try:
         raise error
     except BaseException as raised:  # noqa: BLE001  any error may be represented
-        return pytest.ExceptionInfo.from_exception(raised).getrepr(style="short")
+        longrepr: Any = pytest.ExceptionInfo.from_exception(raised).getrepr(style="short")
+    if getattr(error, "raised_in", None) == TORCH_FILE:
+        longrepr.reprcrash.path = TORCH_FILE
+    return longrepr

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from lightning_disttest.reporting import merge
+from lightning_disttest.reporting.stories import trim_stacks
 from lightning_disttest.reporting.verdict import PhaseVerdict, add_problems, judge
+from tests.unit.conftest import raised_in_torch
 
 if TYPE_CHECKING:
     from lightning_disttest.reporting.merge import Frame
@@ -16,7 +18,7 @@ if TYPE_CHECKING:
     from lightning_disttest.settings import RankOutput
     from tests.unit.conftest import Make
 
-GONE = RuntimeError("Connection closed by peer")
+GONE = raised_in_torch(RuntimeError("Connection closed by peer"))
 CAME_TO_THE_END = "rank 0 of 2: came to the end of the test"
 OUTPUT: dict[str, Any] = {"sections": [("Captured stdout call", "hello")]}
 
@@ -225,7 +227,7 @@ def test_lost_connections_are_folded_to_one_line(make: Make) -> None:
 
 def test_lost_connections_alone_are_shown_in_full(make: Make) -> None:
     """If nothing but lost connections was heard there is no cause that would explain them: nothing is folded."""
-    others = RuntimeError("Connection reset by peer")
+    others = raised_in_torch(RuntimeError("Connection reset by peer"))
 
     report = merged(make, [failing(make, 0, GONE, at=1), failing(make, 1, others, at=2)])
 
@@ -306,7 +308,7 @@ Current thread 0x2 (most recent call first):
 
 def test_stacks_end_where_pytest_begins() -> None:
     """Of each thread, the frames below the test are shown, and none of those that every test stands on."""
-    assert merge.trim_stacks(STACKS).splitlines() == [
+    assert trim_stacks(STACKS).splitlines() == [
         "Thread 0x1 (most recent call first):",
         '  File "/lib/threading.py", line 320 in wait',
         '  File "/lib/threading.py", line 1002 in _bootstrap',
@@ -321,7 +323,7 @@ def test_file_named_like_pytest_is_no_frame_of_pytest() -> None:
     """Only the folders of pytest and pluggy are cut off."""
     stacks = 'Current thread 0x1 (most recent call first):\n  File "/home/my_pytest_suite/pluggy.py", line 1 in f\n'
 
-    assert merge.trim_stacks(stacks) == stacks.rstrip("\n")
+    assert trim_stacks(stacks) == stacks.rstrip("\n")
 
 
 # The one line by which summaries and JUnit know the failure.

@@ -16,12 +16,13 @@ from lightning_disttest.reporting.verdict import (
     is_communication_error,
     judge,
 )
+from tests.unit.conftest import raised_in_torch
 
 if TYPE_CHECKING:
     from tests.unit.conftest import Make
 
 PASSED = PhaseVerdict("passed")
-GONE = RuntimeError("[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]")
+GONE = raised_in_torch(RuntimeError("[/third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer"))
 
 
 def outcomes(verdicts: dict[str, PhaseVerdict]) -> dict[str, str]:
@@ -187,7 +188,7 @@ def test_lost_connections_alone_are_a_failure(make: Make) -> None:
 )
 def test_what_a_lost_peer_sounds_like(make: Make, text: str) -> None:
     """The words of torch and its backends for a lost peer are known, in an exception that they may raise."""
-    assert is_communication_error(make.failed("call", RuntimeError(text)))
+    assert is_communication_error(make.failed("call", raised_in_torch(RuntimeError(text))))
 
 
 @pytest.mark.parametrize(
@@ -204,7 +205,7 @@ def test_what_a_lost_peer_sounds_like(make: Make, text: str) -> None:
 )
 def test_who_speaks_of_a_lost_peer(make: Make, error: Exception) -> None:
     """Torch's own exceptions and Python's for connections tell of a lost peer, by the names that pytest shows."""
-    assert is_communication_error(make.failed("call", error))
+    assert is_communication_error(make.failed("call", raised_in_torch(error)))
 
 
 class RuntimeErrorOfTheSuite(Exception):
@@ -214,7 +215,12 @@ class RuntimeErrorOfTheSuite(Exception):
 @pytest.mark.parametrize("kind", [ValueError, AssertionError, TimeoutError, RuntimeErrorOfTheSuite])
 def test_words_of_a_lost_peer_in_another_error_are_the_ranks_own(make: Make, kind: type[Exception]) -> None:
     """An assertion about a text, or an error of the tested code, is no echo, whatever it says."""
-    assert not is_communication_error(make.failed("call", kind("Connection closed by peer")))
+    assert not is_communication_error(make.failed("call", raised_in_torch(kind("Connection closed by peer"))))
+
+
+def test_words_of_a_lost_peer_outside_of_torch_are_the_ranks_own(make: Make) -> None:
+    """The tested code may have connections of its own: what it raises itself is no echo."""
+    assert not is_communication_error(make.failed("call", ConnectionRefusedError("Connection refused")))
 
 
 def test_words_of_a_lost_peer_without_an_exception_are_the_ranks_own(make: Make) -> None:

@@ -89,6 +89,11 @@ def test_barrier_that_fails_before_its_limit_is_no_timeout() -> None:
     assert caught.type is RuntimeError
 
 
+def tensor(dtype: str, shape: list[int], values: object) -> dict[str, object]:
+    """Return what a tensor becomes on its way."""
+    return {"dtype": f"torch.{dtype}", "shape": shape, "values": values}
+
+
 @pytest.mark.parametrize(
     ("value", "plain"),
     [
@@ -97,9 +102,9 @@ def test_barrier_that_fails_before_its_limit_is_no_timeout() -> None:
         (None, None),
         ((1, 2.5), [1, 2.5]),
         ({"a": (True,)}, {"a": [True]}),
-        (torch.tensor([[1.0, 2.0]], requires_grad=True), [[1.0, 2.0]]),
-        (torch.tensor(3), 3),
-        ([torch.tensor(3)], [3]),
+        (torch.tensor([[1.0, 2.0]], requires_grad=True), tensor("float32", [1, 2], [[1.0, 2.0]])),
+        (torch.tensor(3), tensor("int64", [], 3)),
+        ([torch.tensor(3)], [tensor("int64", [], 3)]),
     ],
     ids=["int", "str", "None", "tuple", "dict", "tensor", "scalar", "nested"],
 )

@@ -54,7 +54,7 @@ class _TorchThreads:
         module: Any = torch
         if self._setter is None:
             self._setter, self._getter = module.set_num_threads, module.get_num_threads
-        if self._held and module.set_num_threads is not self._choose:
+        if self._held and module.set_num_threads != self._choose:
             self._chosen, self._default = None, self._getter()
             module.set_num_threads, module.get_num_threads = self._choose, self._tell
             self._setter(1)
