@@ -47,4 +47,6 @@ def _canonical(value: Any) -> str:
 
 def _shorten(value: Any) -> str:
     text = repr(value)
+    if isinstance(value, dict) and value.keys() == {"dtype", "shape", "values"}:  # a tensor or an array
+        text = f"{value['values']!r} ({value['dtype']}, shape {value['shape']})"
     return text if len(text) <= _WIDTH else text[: _WIDTH - 3] + "..."
