@@ -171,7 +171,7 @@ def test_a_rank_that_hangs_while_it_joins(run_once: RunOnce) -> None:
     run = run_once({"conftest.py": conftest, "test_join.py": source})
     assert run.outcomes == {"test_never_joins": "error"}, run.output
     text = run.text("test_never_joins")
-    assert lines_with(text, "ranks 0-1 of 2", "was still before setup at the time limit of 1 s")
+    assert lines_with(text, "ranks 0-1 of 2", "were still before setup at the time limit of 1 s")
     assert lines_with(text, "conftest.py", "in stuck")
 
 

@@ -140,11 +140,8 @@ def _title(group: Sequence[Trouble], frame: Frame, *, is_cause: bool) -> str:
     if frame.world_size > 1:
         who += f" of {frame.world_size}"
     pids = ", ".join(str(trouble.story.pid) for trouble in sorted(group, key=lambda trouble: trouble.story.rank))
-    what = _what(group[0], frame)
-    if len(group) > 1:
-        what = what.replace("was ", "were ").replace("lost its", "lost their")
     role = " <- the cause" if is_cause and frame.world_size > 1 else ""
-    return f"______ {who} (pid {pids}): {what}{role} ______"
+    return f"______ {who} (pid {pids}): {_what(group, frame)}{role} ______"
 
 
 def _who(group: Sequence[Trouble], frame: Frame) -> str:
@@ -153,7 +150,12 @@ def _who(group: Sequence[Trouble], frame: Frame) -> str:
     return name_ranks(sorted(trouble.story.rank for trouble in group))
 
 
-def _what(trouble: Trouble, frame: Frame) -> str:
+def _what(group: Sequence[Trouble], frame: Frame) -> str:
+    text = _what_one(group[0], frame)
+    return text if len(group) == 1 else text.replace("was ", "were ").replace("lost its", "lost their")
+
+
+def _what_one(trouble: Trouble, frame: Frame) -> str:
     where = _where(trouble)
     if trouble.kind is Kind.DEATH:
         return f"died {where}: {trouble.story.how.splitlines()[0]}"
@@ -210,7 +212,7 @@ def _crash_of(group: Sequence[Trouble], frame: Frame) -> ReprFileLocation:
     crash = getattr(longrepr, "reprcrash", None)
     if crash is not None:
         return ReprFileLocation(crash.path, crash.lineno, f"{prefix}: {crash.message}")
-    message = f"{prefix} {_what(trouble, frame)}"
+    message = f"{prefix} {_what(group, frame)}"
     if trouble.report is not None:
         message += f": {str(longrepr).strip()}".splitlines()[0].removesuffix(": ")
     return ReprFileLocation(frame.path, frame.lineno, message)
