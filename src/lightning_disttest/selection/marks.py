@@ -84,6 +84,8 @@ def plan_of(item: pytest.Item) -> Plan | None:
 
 def parametrize_world_size(metafunc: pytest.Metafunc) -> None:
     """Run a test whose mark has a list of world sizes once per size, with ids like ``[world_size=2]``."""
+    if "distributed" not in metafunc.definition.keywords:  # asked of every test of every suite, so it has to be quick
+        return
     mark = metafunc.definition.get_closest_marker("distributed")
     if mark is None:
         return
