@@ -73,6 +73,7 @@ OPTIONS = (
         "Captured output shown for a failed test: of the rank that is the cause (first), "
         "of every failed rank (failed) or of all ranks (all).",
         choices=("first", "failed", "all"),
+        metavar="first|failed|all",
     ),
 )
 

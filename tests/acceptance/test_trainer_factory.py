@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.acceptance.conftest import RunOnce
-from tests.harness import Run
+from tests.harness import Run, lines_with
 
 SOURCE = """
     import pytest
@@ -60,6 +60,21 @@ SOURCE = """
         assert (trainer.max_epochs, trainer.limit_train_batches, trainer.num_devices) == (1, 2, 1)
         assert trainer.strategy.root_device.type == "cpu"
 
+    @pytest.mark.distributed(2, timeout=15)
+    def test_fit_and_hang(trainer_factory, world):
+        trainer_factory().fit(boring())
+        if world.rank == 0:
+            raise ValueError("after fit")
+        dist.barrier()
+
+    @pytest.mark.distributed(2, timeout=15)
+    def test_fit_and_crash(trainer_factory, world):
+        trainer_factory().fit(boring())
+        if world.rank == 0:
+            import ctypes
+            ctypes.string_at(0)
+        dist.barrier()
+
     @pytest.mark.distributed(2)
     def test_the_other_package(world, tmp_path):
         import sys
@@ -94,6 +109,15 @@ def test_one_body_in_every_world(run: Run, world: str) -> None:
 def test_factory(run: Run, name: str) -> None:
     """Many Trainers share a world, every argument can be given, and pytorch_lightning is served as well."""
     assert run.outcome(name) == "passed", run.text(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "where"), [("test_fit_and_hang", "rank 1 of 2"), ("test_fit_and_crash", "rank 0 of 2")]
+)
+def test_stacks_survive_a_fit(run: Run, name: str, where: str) -> None:
+    """After a fit, which resets the handlers of all signals, a rank that waits or crashes still shows its stack."""
+    text = run.text(name).partition(where)[2]
+    assert lines_with(text, "test_trainers.py", f"in {name}"), run.text(name)
 
 
 def test_wrong_devices_are_a_clear_error(run: Run) -> None:

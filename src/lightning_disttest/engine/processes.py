@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import faulthandler
+import functools
 import gc
 import os
 import signal
@@ -12,7 +14,7 @@ import time
 import traceback
 import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import psutil
 
@@ -23,6 +25,7 @@ _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 # A real-time signal that nobody uses: Lightning takes SIGUSR1, SIGUSR2 and SIGTERM for itself.
 STACKS_SIGNAL = getattr(signal, "SIGRTMIN", signal.SIGUSR2) + 7
+_CRASHES = (signal.SIGSEGV, signal.SIGFPE, signal.SIGABRT, signal.SIGBUS, signal.SIGILL)
 _POLL_S = 0.002
 _STAMP = "DISTTEST_RANK_PID"
 
@@ -62,6 +65,26 @@ def die_with_parent(parent: int, signum: int = signal.SIGKILL) -> None:
 def become_subreaper() -> None:
     """Become the parent of descendants whose own parent ends, so that none can escape."""
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def keep_stack_signals(stacks: int) -> None:
+    """Have this process write its Python stacks to ``stacks`` on STACKS_SIGNAL and when it crashes, for good.
+
+    Lightning's Trainer sets the handlers of all signals back after a fit, to what ``signal.getsignal`` told it before.
+    That knows no handlers of faulthandler, so they would be gone; such a reset is passed over.
+    """
+    faulthandler.enable(file=stacks, all_threads=True)
+    faulthandler.register(STACKS_SIGNAL, file=stacks, all_threads=True)
+    genuine = signal.signal
+
+    @functools.wraps(genuine)
+    def set_handler(signum: int, handler: Any) -> Any:
+        nothing_set = handler == signal.SIG_DFL and signal.getsignal(signum) == signal.SIG_DFL
+        if signum == STACKS_SIGNAL or (nothing_set and signum in _CRASHES):
+            return signal.SIG_DFL
+        return genuine(signum, handler)
+
+    setattr(signal, "signal", set_handler)  # noqa: B010  for all code of this process
 
 
 def freeze_memory() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import faulthandler
 import os
 import signal
 import socket
@@ -94,8 +93,6 @@ class Rank:
         nextitem = None if message.next_index is None else items[message.next_index]
         self._tmp_path = message.tmp_path
         self._context.nodeid = item.nodeid
-        # A fixture of the last test may have reset the handlers of all signals (Lightning's conftest does).
-        faulthandler.register(processes.STACKS_SIGNAL, file=self._fds.stacks, all_threads=True)
         if self._request.kind == "standalone":
             pytest_bridge.name_single_test(item)
         problems = self._runner.end_fixtures(item)
@@ -165,8 +162,7 @@ def rank_main(session: pytest.Session, request: ForkRank, fds: RankFds) -> int:
     rendezvous.keep_through_patches(rendezvous.launcher_variables(request.environment))
     processes.stamp()
     pytest_bridge.redirect_output(session.config, fds)
-    faulthandler.enable(file=fds.stacks, all_threads=True)
-    faulthandler.register(processes.STACKS_SIGNAL, file=fds.stacks, all_threads=True)
+    processes.keep_stack_signals(fds.stacks)
     guard.use_threads_of_rank(request.world_size)
     return Rank(session, request, fds).run()
 
