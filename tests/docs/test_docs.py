@@ -131,7 +131,7 @@ def _row(option: Option) -> str:
     flag = option.flag
     default = "off"
     if option.kind != "switch":
-        flag += "=" + (option.metavar or "\\|".join(option.choices))
+        flag += "=" + str(option.metavar).replace("|", "\\|")
         default = f"{option.default:g}" if isinstance(option.default, float) else str(option.default)
     return f"| `{flag}` | `{option.environment}` | `{option.ini}` | {default} | {option.help} |"
 
