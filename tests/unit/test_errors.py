@@ -43,7 +43,7 @@ TEXTS: list[tuple[errors.DisttestError, str]] = [
     ),
     (
         errors.RankNotStarted(3, "too many open files"),
-        "rank 3 could not be started: too many open files. Each rank takes seven file descriptors in the pytest "
+        "rank 3 could not be started: too many open files. Each rank takes several file descriptors in the pytest "
         "process and one process of the machine; see ulimit -n and ulimit -u, or run fewer ranks at once.",
     ),
     (

@@ -169,7 +169,7 @@ def kill_orphans(keep: Iterable[int], owner: int | None) -> None:
 
 
 def _children() -> list[int]:
-    """Return the pids of this process's children; the kernel's own list is forty times quicker than a scan of /proc."""
+    """Return the pids of this process's children; the kernel keeps the list, so /proc need not be scanned."""
     try:
         tasks = Path("/proc/self/task")
         return [int(pid) for task in tasks.iterdir() for pid in (task / "children").read_text().split()]

@@ -180,7 +180,7 @@ def switch_off_log_capture(session: pytest.Session) -> HookSwitch:
     """Return a switch that, while on, keeps pytest's logging plugin out of the phases of an item.
 
     An item's log is caught where its body runs. In the controller the phases of such an item are empty, and the
-    plugin would attach its handlers to some forty loggers of torch, twice for each of them (half a millisecond).
+    plugin would attach its handlers to all loggers of torch that do not propagate, twice for each of them.
     """
     manager = session.config.pluginmanager
     plugin = manager.get_plugin("logging-plugin")
