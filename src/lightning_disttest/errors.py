@@ -76,8 +76,8 @@ class RankNotStarted(DisttestError):
 
     def __init__(self, rank: int, reason: str) -> None:
         super().__init__(
-            f"rank {rank} could not be started: {reason}. Each rank takes several file descriptors in the pytest process "
-            "and one process of the machine; see ulimit -n and ulimit -u, or run fewer ranks at once."
+            f"rank {rank} could not be started: {reason}. Each rank takes several file descriptors in the pytest "
+            "process and one process of the machine; see ulimit -n and ulimit -u, or run fewer ranks at once."
         )
 
 
