@@ -32,6 +32,16 @@ class InvalidSetting(UsageFault):
         super().__init__(f"lightning_disttest: {source} gives {name} the value {value!r}; legal is {legal}")
 
 
+class RequirementMissing(DisttestError):
+    """Raised for a test that would be skipped for lack of something that must not be missing in this run.
+
+    ``reason`` says what it lacks, ``option`` is the option that makes it a failure.
+    """
+
+    def __init__(self, nodeid: str, reason: str, option: str) -> None:
+        super().__init__(f"{nodeid} cannot run here: {reason}. It is not skipped because {option} is set.")
+
+
 class TmpdirSwitchedOff(UsageFault):
     """Raised when tests need ranks and pytest's tmpdir plugin is switched off."""
 

@@ -10,9 +10,10 @@ import pytest
 
 from lightning_disttest import hookspecs
 from lightning_disttest.engine import guard
-from lightning_disttest.errors import InvalidMarks, UsageFault
-from lightning_disttest.selection import filters, marks
-from lightning_disttest.settings import SETTINGS, add_options, resolve
+from lightning_disttest.engine.context import current_rank
+from lightning_disttest.errors import InvalidMarks, RequirementMissing, UsageFault
+from lightning_disttest.selection import devices, filters, marks
+from lightning_disttest.settings import SETTINGS, add_options, find_option, resolve
 from lightning_disttest.strategies import launchers
 
 if TYPE_CHECKING:
@@ -25,7 +26,8 @@ if TYPE_CHECKING:
 
 _PLANNED = pytest.StashKey[int]()
 _WATCH = pytest.StashKey[guard.CollectionWatch]()
-_STANDALONE_VARIABLE = "PL_RUN_STANDALONE_TESTS"
+# Lightning's RunIf reads the first when it decorates a test, and copies of Lightning's conftest read all three.
+_LIGHTNING_SWITCHES = ("standalone", "cuda_only", "tpu")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -45,9 +47,9 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
     launchers.watch_lightning()
     with _usage_errors():
         settings = resolve(early_config, namespace=early_config.known_args_namespace)
-    if settings.standalone:
-        # Lightning's RunIf reads the variable when it decorates a test.
-        _set_variable(early_config, _STANDALONE_VARIABLE, "1")
+    for field in _LIGHTNING_SWITCHES:
+        if getattr(settings, field):
+            _set_variable(early_config, find_option(field).environment, "1")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -57,8 +59,8 @@ def pytest_configure(config: pytest.Config) -> None:
     with _usage_errors():
         config.stash[SETTINGS] = resolve(config)
     config.stash[_WATCH] = guard.CollectionWatch()
-    if config.stash[SETTINGS].standalone:
-        config.pluginmanager.register(filters.NothingRan(), "disttest-nothing-ran")
+    if fields := filters.selecting(config.stash[SETTINGS]):
+        config.pluginmanager.register(filters.NothingRan(fields), "disttest-nothing-ran")
 
 
 @pytest.hookimpl(wrapper=True)
@@ -80,9 +82,15 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     marks.parametrize_world_size(metafunc)
 
 
-@pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Check the marks, select, and sort tests into groups."""
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Generator[None, None, None]:
+    """Translate marks before pytest and others select; then check the marks, select, and sort tests into groups."""
+    marks.translate_aliases(items, devices.count_gpus)
+    yield
+    _plan(config, items)
+
+
+def _plan(config: pytest.Config, items: list[pytest.Item]) -> None:
     try:
         config.stash[_PLANNED] = marks.plan_items(items)
     except InvalidMarks as fault:
@@ -90,10 +98,29 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             raise pytest.UsageError(str(fault)) from None
         # pytest-xdist would take a usage error in a worker for a crash, and replace the worker again and again.
         config.pluginmanager.register(_RefuseAll(fault), "disttest-refuse-all")
-    if config.stash[SETTINGS].standalone and (removed := filters.keep_standalone(items)):
+    fields = filters.selecting(config.stash[SETTINGS])
+    if fields and (removed := filters.select(items, fields)):
         config.hook.pytest_deselected(items=removed)
     if config.stash.get(_PLANNED, 0):
         filters.group(items)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip a test for which this machine lacks a device, or fail it if that was required."""
+    if current_rank() is not None:
+        return  # decided in the controller
+    problem = lack = None
+    try:
+        lack = devices.missing_device(item, item.config.stash[SETTINGS])
+    except RequirementMissing as missing:
+        problem = str(missing)
+    if problem is not None:
+        pytest.fail(problem, pytrace=False)
+    if lack is not None:
+        from lightning_disttest.engine import pytest_bridge
+
+        pytest_bridge.skip_item(lack)
 
 
 def pytest_report_collectionfinish(config: pytest.Config, items: list[pytest.Item]) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
 
@@ -24,16 +24,21 @@ class Option:
     flag: str
     environment: str
     ini: str
-    kind: Literal["switch", "seconds", "choice"]
+    kind: Literal["switch", "seconds", "choice", "names"]
     default: bool | float | str
     help: str
     choices: tuple[str, ...] = ()
     metavar: str | None = None
 
     @property
+    def field(self) -> str:
+        """Attribute name of the option in ``Settings``."""
+        return self.flag.removeprefix("--disttest-").removeprefix("--").replace("-", "_")
+
+    @property
     def dest(self) -> str:
         """Attribute name of the option in pytest's namespace."""
-        return "disttest_" + self.flag.removeprefix("--disttest-").removeprefix("--").replace("-", "_")
+        return f"disttest_{self.field}"
 
 
 OPTIONS = (
@@ -43,7 +48,51 @@ OPTIONS = (
         "disttest_standalone",
         "switch",
         False,
-        "Run only standalone tests (mark 'standalone' or Lightning's RunIf(standalone=True)), each in a fresh process.",
+        "Run only standalone tests (mark 'standalone' or RunIf(standalone=True)), each in a fresh process.",
+    ),
+    Option(
+        "--cuda-only",
+        "RUN_ONLY_CUDA_TESTS",
+        "disttest_cuda_only",
+        "switch",
+        False,
+        "Run only tests that need CUDA GPUs (distributed with device='cuda', multigpu_static, multigpu_dynamic or "
+        "RunIf(min_cuda_gpus=n)). Together with --standalone it selects nothing by itself, as in Lightning.",
+    ),
+    Option(
+        "--tpu",
+        "PL_RUN_TPU_TESTS",
+        "disttest_tpu",
+        "switch",
+        False,
+        "Run only TPU tests (mark 'tpu' or RunIf(tpu=True)); they fail if there is no TPU.",
+    ),
+    Option(
+        "--multigpu-static",
+        "DISTTEST_MULTIGPU_STATIC",
+        "disttest_multigpu_static",
+        "switch",
+        False,
+        "Run only tests in static worlds, whatever their device.",
+    ),
+    Option(
+        "--multigpu-dynamic",
+        "DISTTEST_MULTIGPU_DYNAMIC",
+        "disttest_multigpu_dynamic",
+        "switch",
+        False,
+        "Run only tests in dynamic worlds, whatever their device.",
+    ),
+    Option(
+        "--disttest-require",
+        "DISTTEST_REQUIRE",
+        "disttest_require",
+        "names",
+        "",
+        "Fail the tests that would be skipped because these are missing: GPUs (cuda), a TPU (tpu), or the switch of "
+        "standalone tests (standalone). Several are separated by commas.",
+        choices=("cuda", "tpu", "standalone"),
+        metavar="cuda,tpu,standalone",
     ),
     Option(
         "--disttest-timeout",
@@ -52,7 +101,7 @@ OPTIONS = (
         "seconds",
         300.0,
         "Time limit in seconds of each test that runs on ranks; 0 means no limit. "
-        "The timeout of a test's mark goes first.",
+        "The timeout of a test's mark goes first; without this option, that of pytest-timeout is taken over.",
         metavar="S",
     ),
     Option(
@@ -80,12 +129,18 @@ OPTIONS = (
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The resolved options of one run; times are in seconds."""
+    """The resolved options of one run; times are in seconds. ``given`` names the fields that somebody has set."""
 
     standalone: bool
+    cuda_only: bool
+    tpu: bool
+    multigpu_static: bool
+    multigpu_dynamic: bool
+    require: frozenset[str]
     timeout: float
     grace: float
     rank_output: RankOutput
+    given: frozenset[str]
 
 
 SETTINGS = pytest.StashKey[Settings]()
@@ -99,7 +154,7 @@ def add_options(parser: pytest.Parser) -> None:
         if option.kind == "switch":
             group.addoption(option.flag, dest=option.dest, action="store_true", default=None, help=described)
         else:
-            text = f"{described} Default: {_plain(option.default)}."
+            text = f"{described} Default: {_plain(option.default) or 'none'}."
             legal = f" One of: {', '.join(option.choices)}." if option.choices else ""
             group.addoption(option.flag, dest=option.dest, default=None, metavar=option.metavar, help=text + legal)
         parser.addini(option.ini, help=option.help, default="")
@@ -113,28 +168,35 @@ def resolve(
     Raises:
         InvalidSetting: if a value is not legal; the text names where the value came from.
     """
-    given = config.option if namespace is None else namespace
-    values = {option.dest: _resolve_one(option, config, environ, given) for option in OPTIONS}
-    return Settings(
-        standalone=bool(values["disttest_standalone"]),
-        timeout=float(values["disttest_timeout"]),
-        grace=float(values["disttest_grace"]),
-        rank_output=values["disttest_rank_output"],  # type: ignore[arg-type]
-    )
+    namespace = config.option if namespace is None else namespace
+    values: dict[str, Any] = {}
+    given = set()
+    for option in OPTIONS:
+        value = _resolve_one(option, config, environ, namespace)
+        values[option.field] = option.default if value is None else value
+        if value is not None:
+            given.add(option.field)
+    values["require"] = frozenset(filter(None, str(values["require"]).split(",")))
+    return Settings(**values, given=frozenset(given))
+
+
+def find_option(field: str) -> Option:
+    """Return the option of a field of ``Settings``."""
+    return next(option for option in OPTIONS if option.field == field)
 
 
 def _resolve_one(
-    option: Option, config: pytest.Config, environ: Mapping[str, str], given: argparse.Namespace
-) -> bool | float | str:
+    option: Option, config: pytest.Config, environ: Mapping[str, str], namespace: argparse.Namespace
+) -> bool | float | str | None:
     sources = (
-        (getattr(given, option.dest, None), f"the option {option.flag}"),
+        (getattr(namespace, option.dest, None), f"the option {option.flag}"),
         (environ.get(option.environment) or None, f"the environment variable {option.environment}"),
         (config.getini(option.ini) or None, f"the ini option {option.ini}"),
     )
     for value, source in sources:
         if value is not None:
             return _parse(option, value, source)
-    return option.default
+    return None
 
 
 def _parse(option: Option, value: bool | str, source: str) -> bool | float | str:
@@ -142,6 +204,8 @@ def _parse(option: Option, value: bool | str, source: str) -> bool | float | str
         return _parse_switch(option, value, source)
     if option.kind == "seconds":
         return _parse_seconds(option, str(value), source)
+    if option.kind == "names":
+        return _parse_names(option, str(value), source)
     if value not in option.choices:
         raise InvalidSetting(option.ini, value, source, "one of " + ", ".join(option.choices))
     return value
@@ -165,6 +229,13 @@ def _parse_seconds(option: Option, value: str, source: str) -> float:
     if not 0 <= seconds < float("inf"):
         raise InvalidSetting(option.ini, value, source, "a number of seconds, 0 or more")
     return seconds
+
+
+def _parse_names(option: Option, value: str, source: str) -> str:
+    names = [name.strip() for name in value.split(",") if name.strip()]
+    if not set(names) <= set(option.choices):
+        raise InvalidSetting(option.ini, value, source, ", ".join(option.choices) + ", or several of them with commas")
+    return ",".join(names)
 
 
 def _plain(value: bool | float | str) -> str:

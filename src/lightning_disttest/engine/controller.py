@@ -23,6 +23,7 @@ from lightning_disttest.errors import RankNotStarted, UnsafeFork, ZygoteLost
 from lightning_disttest.reporting.merge import Frame, apply_verdict, merge_subreports
 from lightning_disttest.reporting.stories import Fate
 from lightning_disttest.reporting.verdict import PhaseVerdict, add_problems, describe_leaving, judge
+from lightning_disttest.selection.limits import limit_of
 from lightning_disttest.selection.marks import Plan, plan_of
 
 if TYPE_CHECKING:
@@ -126,6 +127,11 @@ class Controller:
             del item.stash[_OUTCOME]  # items live as long as the session; what the ranks sent need not
         return report
 
+    @pytest.hookimpl(optionalhook=True, tryfirst=True)
+    def pytest_timeout_set_timer(self, item: pytest.Item) -> bool | None:
+        """Keep the timer of pytest-timeout off a test on ranks: its limit is taken over (``selection.limits``)."""
+        return True if plan_of(item) is not None else None
+
     def setup(self, item: pytest.Item) -> None:
         """Run all phases of an item on its ranks; stands in for ``item.setup``."""
         __tracebackhide__ = True
@@ -135,7 +141,6 @@ class Controller:
         assert plan is not None
         if self._refusal is not None:
             _fail(item, self._refusal)
-        _skip_without_gpus(plan)
         assert self._pool is not None
         try:
             record, outcome = self._run(item, plan, self._pool)
@@ -157,7 +162,7 @@ class Controller:
         """Stand in for ``item.teardown``: the ranks have ended their fixtures."""
 
     def _run(self, item: pytest.Item, plan: Plan, pool: WorldPool) -> tuple[TestRecord, _Outcome]:
-        timeout = self._settings.timeout if plan.timeout is None else plan.timeout
+        timeout = limit_of(item, plan, self._settings)
         deadline = time.monotonic() + timeout if timeout else None
         spec = WorldSpec(plan.kind, plan.world_size, plan.device, plan.backend)
         world, dead = pool.take(spec)
@@ -291,16 +296,6 @@ def _next_of_world(items: Sequence[pytest.Item]) -> dict[pytest.Item, int]:
             following[items[index]] = last_seen[plan.world_key]
         last_seen[plan.world_key] = index
     return following
-
-
-def _skip_without_gpus(plan: Plan) -> None:
-    if plan.device != "cuda":
-        return
-    import torch
-
-    present = torch.cuda.device_count()
-    if present < plan.world_size:
-        pytest.skip(f"needs {plan.world_size} GPUs, {present} found")
 
 
 def _find_category(name: str) -> type[Warning]:

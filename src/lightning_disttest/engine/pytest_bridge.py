@@ -9,7 +9,7 @@ import shutil
 import sys
 import traceback
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 import _pytest.tmpdir
 import pytest
@@ -285,6 +285,11 @@ def stand_in_for_fixtures(item: pytest.Item, tmp_path: Path) -> None:
 def forget_xfail(item: pytest.Item) -> None:
     """Keep pytest's xfail mark off a merged report: the ranks have applied it already."""
     item.stash[xfailed_key] = None
+
+
+def skip_item(reason: str) -> NoReturn:
+    """Skip the item that runs; the summary shows where the test is, not this line."""
+    raise pytest.skip.Exception(reason, _use_item_location=True)
 
 
 def log_report(item: pytest.Item, report: pytest.TestReport) -> None:

@@ -2,17 +2,57 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 
-from lightning_disttest.selection.marks import plan_of
+from lightning_disttest.selection.marks import asks_for_cuda, asks_for_standalone, asks_for_tpu, plan_of
+from lightning_disttest.settings import find_option
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from lightning_disttest.settings import Settings
 
 _KIND_ORDER = {"static": 1, "dynamic": 2, "standalone": 3}
 
 
-def keep_standalone(items: list[pytest.Item]) -> list[pytest.Item]:
-    """Remove from ``items`` what is not standalone, or is skipped without a condition anyway; return the removed."""
-    kept = [item for item in items if _is_standalone(item)]
-    removed = [item for item in items if not _is_standalone(item)]
+def _asks_for_kind(kind: str) -> Callable[[pytest.Item], bool]:
+    def asks(item: pytest.Item) -> bool:
+        plan = plan_of(item)
+        return plan is not None and plan.kind == kind
+
+    return asks
+
+
+# The field of each selecting option in Settings, and the tests that it keeps.
+_FILTERS: dict[str, Callable[[pytest.Item], bool]] = {
+    "standalone": asks_for_standalone,
+    "cuda_only": asks_for_cuda,
+    "tpu": asks_for_tpu,
+    "multigpu_static": _asks_for_kind("static"),
+    "multigpu_dynamic": _asks_for_kind("dynamic"),
+}
+
+
+def selecting(settings: Settings) -> list[str]:
+    """Return the fields of the selecting options that are on and have a say.
+
+    standalone and cuda_only together are standalone alone: Lightning has no job that runs standalone tests without
+    GPUs, so its filter keeps those too (tests/tests_pytorch/conftest.py).
+    """
+    fields = [field for field in _FILTERS if getattr(settings, field)]
+    if "standalone" in fields and "cuda_only" in fields:
+        fields.remove("cuda_only")
+    return fields
+
+
+def select(items: list[pytest.Item], fields: Sequence[str]) -> list[pytest.Item]:
+    """Remove from ``items`` what one of the fields does not keep or is skipped anyway; return the removed."""
+    kept, removed = [], []
+    for item in items:
+        wanted = item.get_closest_marker("skip") is None and all(_FILTERS[field](item) for field in fields)
+        (kept if wanted else removed).append(item)
     items[:] = kept
     return removed
 
@@ -42,11 +82,6 @@ def _runs_no_bodies(config: pytest.Config) -> bool:
     return bool(option.collectonly or getattr(option, "setuponly", False) or getattr(option, "setupplan", False))
 
 
-def _is_standalone(item: pytest.Item) -> bool:
-    plan = plan_of(item)
-    return plan is not None and plan.kind == "standalone" and item.get_closest_marker("skip") is None
-
-
 def summarize(items: list[pytest.Item]) -> list[str]:
     """Return the line that says how many tests run on ranks; none if there are none."""
     plans = [plan for item in items if (plan := plan_of(item)) is not None]
@@ -64,7 +99,8 @@ def summarize(items: list[pytest.Item]) -> list[str]:
 class NothingRan:
     """Turns a run with a selecting flag in which no test was executed into a failure: it would be green for ever."""
 
-    def __init__(self) -> None:
+    def __init__(self, fields: Sequence[str]) -> None:
+        self._options = [find_option(field) for field in fields]
         self._executed = False
         self._failed = False
 
@@ -87,8 +123,10 @@ class NothingRan:
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Say why the run failed."""
         if self._failed:
+            wanted = " and ".join(option.flag for option in self._options)
+            switches = ", ".join(f"{option.flag} or {option.environment}=1" for option in self._options)
             terminalreporter.write_line(
-                "disttest: nothing ran: no standalone test was executed, so this run proves nothing "
-                "(--standalone or PL_RUN_STANDALONE_TESTS=1 is set)",
+                f"disttest: nothing ran: no test that {wanted} selects was executed, so this run proves nothing "
+                f"({switches} is set)",
                 red=True,
             )

@@ -11,7 +11,7 @@ import pytest
 from lightning_disttest.errors import InvalidMarks
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
 Kind = Literal["static", "dynamic", "standalone"]
 
@@ -19,7 +19,9 @@ _DEVICES = ("cpu", "cuda")
 _DEFAULT_BACKENDS = {"cpu": "gloo", "cuda": "nccl"}
 _DISTRIBUTED_KEYWORDS = frozenset(("world_size", "static", "device", "backend", "timeout"))
 _PARAMETER = "world_size"
-_MARKS = frozenset(("distributed", "standalone", "skipif"))
+_ALIASES = {"multigpu_static": True, "multigpu_dynamic": False}  # name: whether its world is static
+_PLACES = frozenset(("distributed", "standalone", "tpu", *_ALIASES))  # marks that say where a test runs
+_MARKS = _PLACES | {"skipif"}
 
 MARKERS = (
     'distributed(world_size, *, static=True, device="cpu", backend=None, timeout=None): run the test on world_size '
@@ -27,6 +29,11 @@ MARKERS = (
     "one for this test alone. world_size=[1, 2, 4] runs the test once per size. timeout in seconds.",
     "standalone(timeout=None): run the test in a fresh process of its own, in which a Trainer or Fabric may launch "
     "further ranks. timeout in seconds.",
+    "multigpu_static(world_size=None): the same as distributed(world_size, device='cuda', static=True); without "
+    "world_size, all visible GPUs.",
+    "multigpu_dynamic(world_size=None): the same as distributed(world_size, device='cuda', static=False); without "
+    "world_size, all visible GPUs.",
+    "tpu: run the test on a TPU only; without one it is skipped, and with --tpu it fails.",
 )
 
 
@@ -47,10 +54,34 @@ class Plan:
 
 
 PLAN = pytest.StashKey[Plan]()
+_MARKED = pytest.StashKey[bool]()
+_TRANSLATED = pytest.StashKey[pytest.Mark]()
 
 
 class _MarkError(Exception):
     """A mark that can not be served; the text says why and what to write instead."""
+
+
+def translate_aliases(items: Iterable[pytest.Item], count_gpus: Callable[[], int]) -> None:
+    """Give tests that are marked ``multigpu_*`` the mark ``distributed`` that it stands for; ``-m`` sees both.
+
+    ``count_gpus`` is asked only if such a mark gives no world_size.
+    """
+    for item in items:
+        marks = [mark for mark in item.iter_markers() if mark.name in _ALIASES]
+        if marks:
+            distributed = _distributed_mark(marks[0], count_gpus)
+            item.stash[_TRANSLATED] = distributed.mark
+            item.add_marker(distributed)
+
+
+def _distributed_mark(alias: pytest.Mark, count_gpus: Callable[[], int]) -> pytest.MarkDecorator:
+    keywords: dict[str, Any] = dict(alias.kwargs)
+    sizes = alias.args or (keywords.pop(_PARAMETER, None),)
+    if sizes == (None,):
+        sizes = (max(1, count_gpus()),)
+    keywords |= {"device": "cuda", "static": _ALIASES[alias.name]}
+    return pytest.mark.distributed(*sizes, **keywords)
 
 
 def plan_items(items: Iterable[pytest.Item]) -> int:
@@ -64,6 +95,7 @@ def plan_items(items: Iterable[pytest.Item]) -> int:
     for item in items:
         if _MARKS.isdisjoint(mark.name for mark in item.iter_markers()):
             continue
+        item.stash[_MARKED] = True
         try:
             plan = _plan(item)
         except _MarkError as problem:
@@ -82,6 +114,11 @@ def plan_of(item: pytest.Item) -> Plan | None:
     return item.stash.get(PLAN, None)
 
 
+def is_marked(item: pytest.Item) -> bool:
+    """Tell whether an item has a mark that this plugin looks at; cheap, as it is asked of every test."""
+    return item.stash.get(_MARKED, False)
+
+
 def parametrize_world_size(metafunc: pytest.Metafunc) -> None:
     """Run a test whose mark has a list of world sizes once per size, with ids like ``[world_size=2]``."""
     if "distributed" not in metafunc.definition.keywords:  # asked of every test of every suite, so it has to be quick
@@ -98,25 +135,49 @@ def parametrize_world_size(metafunc: pytest.Metafunc) -> None:
 
 
 def asks_for_standalone(item: pytest.Item) -> bool:
-    """Tell whether a test is marked standalone, by our mark or by Lightning's RunIf, which is a skipif with a key."""
-    if item.get_closest_marker("standalone") is not None:
-        return True
-    return any(mark.kwargs.get("standalone") for mark in item.iter_markers("skipif"))
+    """Tell whether a test is marked standalone, by our mark or by RunIf."""
+    return item.get_closest_marker("standalone") is not None or _has_condition(item, "standalone")
+
+
+def asks_for_cuda(item: pytest.Item) -> bool:
+    """Tell whether a test runs on CUDA GPUs only, by the device of its world or by RunIf."""
+    plan = plan_of(item)
+    return (plan is not None and plan.device == "cuda") or _has_condition(item, "min_cuda_gpus")
+
+
+def asks_for_tpu(item: pytest.Item) -> bool:
+    """Tell whether a test runs on a TPU only, by our mark or by RunIf."""
+    return item.get_closest_marker("tpu") is not None or _has_condition(item, "tpu")
+
+
+def _has_condition(item: pytest.Item, key: str) -> bool:
+    """Tell whether a test has a RunIf, ours or Lightning's, with this condition: a skipif with a key of that name."""
+    return any(mark.kwargs.get(key) for mark in item.iter_markers("skipif"))
 
 
 def _plan(item: pytest.Item) -> Plan | None:
+    _check_places(item)
     distributed = item.get_closest_marker("distributed")
-    standalone = asks_for_standalone(item)
-    if distributed is not None and standalone:
-        raise _MarkError(
-            "it is marked both distributed and standalone; keep one: distributed runs the body on ranks, standalone "
-            "runs it once, in a fresh process"
-        )
     if distributed is not None:
         return _distributed_plan(item, distributed)
-    if standalone:
+    if (tpu := item.get_closest_marker("tpu")) is not None and (tpu.args or tpu.kwargs):
+        raise _MarkError("mark tpu: it takes no arguments; tests on the ranks of a slice are not there yet")
+    if asks_for_standalone(item):
         return _standalone_plan(item.get_closest_marker("standalone"))
     return None
+
+
+def _check_places(item: pytest.Item) -> None:
+    """Refuse two marks that name two places to run a test, except tpu and standalone."""
+    translated = item.stash.get(_TRANSLATED, None)
+    places = {mark.name for mark in item.iter_markers() if mark.name in _PLACES and mark != translated}
+    places |= {name for name in ("standalone", "tpu") if _has_condition(item, name)}
+    if len(places) > 1 and places != {"tpu", "standalone"}:
+        first, second, *_ = sorted(places)
+        raise _MarkError(
+            f"it is marked both {first} and {second}; keep one: distributed and multigpu_* run the body on ranks, "
+            "standalone runs it once, in a fresh process, tpu runs it on a TPU"
+        )
 
 
 def _distributed_plan(item: pytest.Item, mark: pytest.Mark) -> Plan:
