@@ -42,6 +42,22 @@ class RequirementMissing(DisttestError):
         super().__init__(f"{nodeid} cannot run here: {reason}. It is not skipped because {option} is set.")
 
 
+class InvalidCondition(DisttestError, TypeError):
+    """Raised by ``RunIf`` for a keyword that it does not know, or a value that the keyword does not take."""
+
+    def __init__(self, keyword: str, problem: str) -> None:
+        super().__init__(f"RunIf: {keyword} {problem}")
+
+
+class ConditionUnclear(DisttestError, RuntimeError):
+    """Raised by ``RunIf`` when a device could not be asked whether a condition is met."""
+
+    def __init__(self, keyword: str, reason: str) -> None:
+        super().__init__(
+            f"RunIf: {keyword} could not be checked; a process of its own was asked, and the result was: {reason}"
+        )
+
+
 class TmpdirSwitchedOff(UsageFault):
     """Raised when tests need ranks and pytest's tmpdir plugin is switched off."""
 
@@ -100,6 +116,13 @@ class ChannelBroken(DisttestError):
     def __init__(self, problem: str, messages: Sequence[Any] = ()) -> None:
         self.messages = tuple(messages)
         super().__init__(f"a channel between processes broke: {problem}")
+
+
+class CoverageNotRead(DisttestError, UserWarning):
+    """Warning of a rank's file of coverage that can not be read."""
+
+    def __init__(self, name: str, reason: str) -> None:
+        super().__init__(f"the coverage of a rank is lost, its file {name} can not be read: {reason}")
 
 
 class WorldNotJoined(DisttestError):

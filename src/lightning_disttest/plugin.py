@@ -94,10 +94,7 @@ def _plan(config: pytest.Config, items: list[pytest.Item]) -> None:
     try:
         config.stash[_PLANNED] = marks.plan_items(items)
     except InvalidMarks as fault:
-        if not hasattr(config, "workerinput"):
-            raise pytest.UsageError(str(fault)) from None
-        # pytest-xdist would take a usage error in a worker for a crash, and replace the worker again and again.
-        config.pluginmanager.register(_RefuseAll(fault), "disttest-refuse-all")
+        _refuse(config, fault)
     fields = filters.selecting(config.stash[SETTINGS])
     if fields and (removed := filters.select(items, fields)):
         config.hook.pytest_deselected(items=removed)
@@ -143,10 +140,12 @@ def pytest_runtestloop(session: pytest.Session) -> Generator[None, object, objec
     _import_for_ranks(session.items)
     controller = Controller(session, session.config.stash[SETTINGS])
     try:
-        with _usage_errors():
+        try:
             controller.start(session.config.stash[_WATCH].culprits)
-        # Not before the fork: ranks are to run their items without it.
-        session.config.pluginmanager.register(controller, "disttest-controller")
+            # Not before the fork: ranks are to run their items without it.
+            session.config.pluginmanager.register(controller, "disttest-controller")
+        except UsageFault as fault:
+            _refuse(session.config, fault)
         return (yield)
     finally:
         controller.stop()
@@ -164,9 +163,9 @@ def pytest_disttest_rank_start(rank: RankContext) -> None:
     launchers.prepare_rank(rank)
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def world() -> World:
-    """Return the world of this test, as this rank sees it; a plain test is a world of one."""
+    """Return the world as this process sees it, for tests and fixtures of any scope; a plain test is a world of one."""
     from lightning_disttest.world import make_world
 
     return make_world()
@@ -224,6 +223,13 @@ def _import_for_ranks(items: list[pytest.Item]) -> None:
         from lightning_disttest.strategies import trainer
 
         trainer.import_lightning()
+
+
+def _refuse(config: pytest.Config, fault: UsageFault) -> None:
+    """End the run with a usage error; in a worker of pytest-xdist, which would be replaced for ever, fail all tests."""
+    if not hasattr(config, "workerinput"):
+        raise pytest.UsageError(str(fault)) from None
+    config.pluginmanager.register(_RefuseAll(fault), "disttest-refuse-all")
 
 
 @contextlib.contextmanager

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import re
+import secrets
 import sys
 import time
 import warnings
@@ -13,14 +14,15 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 
-from lightning_disttest.engine import guard, processes, pytest_bridge
+from lightning_disttest.engine import guard, measuring, processes, pytest_bridge
 from lightning_disttest.engine.messages import RunItem
 from lightning_disttest.engine.rank import prepare_zygote, rank_main
 from lightning_disttest.engine.supervisor import Supervisor
 from lightning_disttest.engine.testrun import TestRun
 from lightning_disttest.engine.worlds import LiveWorld, WorldPool, WorldSpec
 from lightning_disttest.errors import RankNotStarted, UnsafeFork, ZygoteLost
-from lightning_disttest.reporting.merge import Frame, apply_verdict, merge_subreports
+from lightning_disttest.reporting.merge import Frame, apply_verdict, merge_subreports, name_ranks
+from lightning_disttest.reporting.properties import merge_attributes, merge_values, properties_of
 from lightning_disttest.reporting.stories import Fate
 from lightning_disttest.reporting.verdict import PhaseVerdict, add_problems, describe_leaving, judge
 from lightning_disttest.selection.limits import limit_of
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
     from lightning_disttest.settings import Settings
 
 _NAME_LENGTH = 30
+_SEED_BITS = 32
 _RETIRE_S = 300.0  # when there is no time limit
 
 
@@ -45,6 +48,7 @@ class _Outcome:
     verdicts: dict[str, PhaseVerdict]
     stories: Sequence[RankStory]
     frame: Frame
+    properties: list[tuple[str, object]]
 
 
 _OUTCOME = pytest.StashKey[_Outcome]()
@@ -60,9 +64,10 @@ class Controller:
         self._indices = {item: index for index, item in enumerate(session.items)}
         self._next = _next_of_world(session.items)
         self._folders = itertools.count()
-        self._supervisor = Supervisor(live=pytest_bridge.capture_is_off(session.config))
+        self._supervisor = Supervisor(pytest_bridge.live_output(session.config))
         self._pool: WorldPool | None = None
         self._refusal: UnsafeFork | None = None
+        self._suite_properties: set[tuple[str, str]] = set()
         self._log_switch = pytest_bridge.switch_off_log_capture(session)
 
     def start(self, culprits: list[str]) -> None:
@@ -97,6 +102,8 @@ class Controller:
             if self._pool is not None:
                 self._pool.end_all()
             self._supervisor.stop()
+            if self._pool is not None:
+                measuring.take_over(self._pool.folder)
             processes.thaw_memory()
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -123,6 +130,8 @@ class Controller:
         pytest_bridge.forget_xfail(item)
         verdict = outcome.verdicts.get(str(report.when), PhaseVerdict("passed"))
         apply_verdict(report, verdict, outcome.stories, outcome.frame)
+        merge_attributes(report, outcome.stories)
+        report.user_properties = outcome.properties
         if report.when == "teardown":
             del item.stash[_OUTCOME]  # items live as long as the session; what the ranks sent need not
         return report
@@ -148,6 +157,7 @@ class Controller:
             _fail(item, error)
         item.stash[_OUTCOME] = outcome
         self._pass_on_warnings(record)
+        self._pass_on_properties(record)
         if record.exit is not None:
             rank, stop = record.exit
             pytest.exit(f"{stop.text} (pytest.exit was called on rank {rank} in {item.nodeid})", stop.returncode)
@@ -171,7 +181,7 @@ class Controller:
             pool.end(dead)
         tmp_path = self._make_tmp_path(item)
         pytest_bridge.stand_in_for_fixtures(item, tmp_path)
-        message = RunItem(self._indices[item], self._next.get(item), str(tmp_path))
+        message = RunItem(self._indices[item], self._next.get(item), str(tmp_path), secrets.randbits(_SEED_BITS))
         run = TestRun(self._supervisor, pool, world, message, self._settings.grace, self._config)
         try:
             record = run.run(deadline)
@@ -204,7 +214,6 @@ class Controller:
     ) -> _Outcome:
         path, lineno, _ = item.location
         frame = Frame(
-            nodeid=item.nodeid,
             path=path,
             lineno=(lineno or 0) + 1,
             world_size=len(record.stories),
@@ -216,7 +225,7 @@ class Controller:
         verdicts = judge(record.stories)
         if problems:
             verdicts["teardown"] = add_problems(verdicts["teardown"], problems)
-        return _Outcome(verdicts, record.stories, frame)
+        return _Outcome(verdicts, record.stories, frame, properties_of(record.stories, plan.kind))
 
     def _make_tmp_path(self, item: pytest.Item) -> Path:
         """Make the folder that all ranks share, as ``tmp_path`` names it; only name it if no fixture asks for it."""
@@ -232,8 +241,7 @@ class Controller:
         for rank, warning in record.warnings:
             ranks_of.setdefault(warning, []).append(rank)
         for warning, ranks in ranks_of.items():
-            everywhere = len(set(ranks)) == len(record.stories)
-            where = "" if everywhere else f" (on rank {', '.join(str(rank) for rank in sorted(set(ranks)))})"
+            where = f" ({name_ranks(sorted(set(ranks)))})" if len(record.stories) > 1 else ""
             message = warnings.WarningMessage(
                 message=f"{warning.message}{where}",
                 category=_find_category(warning.category),
@@ -248,6 +256,14 @@ class Controller:
                     "location": None,
                 }
             )
+
+    def _pass_on_properties(self, record: TestRecord) -> None:
+        """Record what ranks recorded with ``record_testsuite_property``."""
+        values = merge_values([(rank, event.name, event.value) for rank, event in record.properties])
+        for name, value in values:
+            if (name, value) not in self._suite_properties:  # a session fixture runs once in each world
+                self._suite_properties.add((name, value))
+                pytest_bridge.add_suite_property(self._config, name, value)
 
     def _retire_kept(self, pool: WorldPool) -> None:
         for world in pool.kept():

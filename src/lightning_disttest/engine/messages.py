@@ -67,11 +67,13 @@ class RunItem:
     """Controller to rank: run the item with this index in ``session.items``.
 
     ``next_index`` is the item planned next for this world (None: fixtures of every scope end with this item).
+    ``seed`` is for random choices that all ranks must make alike.
     """
 
     index: int
     next_index: int | None
     tmp_path: str
+    seed: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +128,14 @@ class ValueRecorded:
 
     name: str
     value: Any
+
+
+@dataclass(frozen=True, slots=True)
+class SuitePropertyRecorded:
+    """Rank to controller: a fixture called ``record_testsuite_property(name, value)``."""
+
+    name: str
+    value: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,6 +202,7 @@ FromRank = (
     | PhasePassed
     | WarningRecorded
     | ValueRecorded
+    | SuitePropertyRecorded
     | LaunchRanks
     | PeerSignalled
     | FixturesFailed
@@ -217,6 +228,7 @@ MESSAGES: dict[str, type[Any]] = {
         PhasePassed,
         WarningRecorded,
         ValueRecorded,
+        SuitePropertyRecorded,
         LaunchRanks,
         PeerSignalled,
         FixturesFailed,

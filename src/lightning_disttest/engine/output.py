@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import os
-import sys
 import tempfile
 from dataclasses import dataclass
-from typing import IO
+from typing import IO, TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 FILES_PER_RANK = 6
 STAGES = ("start", "setup", "call", "teardown", "exit")
@@ -41,11 +43,11 @@ class RankFds:
 
 
 class RankFiles:
-    """The controller's side of the files of one rank."""
+    """The controller's side of the files of one rank; ``show`` gets its raw output line by line, if there is one."""
 
-    def __init__(self, rank: int, live: bool) -> None:
+    def __init__(self, rank: int, show: Callable[[str], None] | None) -> None:
         self._rank = rank
-        self._live = live
+        self._show = show
         self._pending = b""
         self._recent = b""
         with contextlib.ExitStack() as undo:
@@ -74,7 +76,7 @@ class RankFiles:
         self.close()
 
     def read_raw(self) -> None:
-        """Take what the rank wrote to its raw output; with ``-s`` show it, line by line, with the rank's number."""
+        """Take what the rank wrote to its raw output, and show it with the rank's number."""
         try:
             chunk = os.read(self.raw, 1 << 16)
         except BlockingIOError:
@@ -82,8 +84,7 @@ class RankFiles:
         if not chunk:
             self.raw_open = False
         self._recent = (self._recent + chunk)[-_TAIL_BYTES:]
-        if self._live:
-            self._show(chunk)
+        self._show_lines(chunk)
 
     def begin_test(self) -> None:
         """Start a new test: what was written before is not among its last lines."""
@@ -115,21 +116,22 @@ class RankFiles:
 
     def close(self) -> None:
         """Close every file, after showing what is left of the raw output."""
-        if self._live and self._pending:
-            self._show(b"\n")
+        if self._pending:
+            self._show_lines(b"\n")
         os.close(self.raw)
         self.raw_open = False
         for file in (self._stdout, self._stderr, self._stacks, self._progress):
             file.close()
 
-    def _show(self, chunk: bytes) -> None:
+    def _show_lines(self, chunk: bytes) -> None:
+        if self._show is None:
+            return
         *lines, self._pending = (self._pending + chunk).split(b"\n")
         if len(self._pending) > _LONGEST_LINE:
             lines.append(self._pending)
             self._pending = b""
-        for line in lines:
-            sys.stdout.write(f"[rank {self._rank}] {line.decode(errors='replace')}\n")
-        sys.stdout.flush()
+        if lines:
+            self._show("".join(f"[rank {self._rank}] {line.decode(errors='replace')}\n" for line in lines))
 
 
 def _tail(file: IO[bytes]) -> bytes:

@@ -10,11 +10,12 @@ import sys
 import threading
 import traceback
 import weakref
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from lightning_disttest.engine import guard, processes, pytest_bridge, rendezvous
+from lightning_disttest.engine import examples, guard, measuring, processes, pytest_bridge, pytest_in_rank, rendezvous
 from lightning_disttest.engine.channel import Channel
 from lightning_disttest.engine.context import RankContext, enter_rank
 from lightning_disttest.engine.messages import (
@@ -58,7 +59,7 @@ class Rank:
             send=self.send,
             launch=self._launch,
         )
-        self._runner = pytest_bridge.ItemRunner(session, self)
+        self._runner = pytest_in_rank.ItemRunner(session, self)
 
     def run(self) -> int:
         """Serve the controller; return the exit status."""
@@ -78,7 +79,7 @@ class Rank:
 
     def _join(self) -> bool:
         enter_rank(self._context)
-        pytest_bridge.share_tmp_path(self._session.config, lambda: self._tmp_path)
+        pytest_in_rank.share_tmp_path(self._session.config, lambda: self._tmp_path)
         if self._request.backend:
             try:
                 rendezvous.join_world(self._request)
@@ -93,13 +94,15 @@ class Rank:
         nextitem = None if message.next_index is None else items[message.next_index]
         self._tmp_path = message.tmp_path
         self._context.nodeid = item.nodeid
+        examples.share_examples(item, message.seed)
         if self._request.kind == "standalone":
-            pytest_bridge.name_single_test(item)
+            pytest_in_rank.name_single_test(item)
         problems = self._runner.end_fixtures(item)
         if problems:
             self.send(FixturesFailed(problems))
         self.enter("setup")
         interrupted = self._run_protocol(item, nextitem)
+        measuring.save_rank()
         if interrupted is not None:
             self.send(interrupted)
             self.send(Retired(self._runner.end_fixtures(None)))
@@ -114,7 +117,7 @@ class Rank:
         except pytest.exit.Exception as stop:
             return Interrupted("exit", str(stop), stop.returncode)
         except KeyboardInterrupt as interrupt:
-            return Interrupted("keyboard", pytest_bridge.format_error(interrupt), None)
+            return Interrupted("keyboard", pytest_in_rank.format_error(interrupt), None)
         except BaseException:  # noqa: BLE001  an internal error of pytest on a rank is a failure of this test
             return Interrupted("internal", traceback.format_exc(), None)
         return None
@@ -122,6 +125,7 @@ class Rank:
     def _retire(self) -> None:
         problems = self._runner.end_fixtures(None)
         atexit._run_exitfuncs()
+        measuring.save_rank()
         sys.stdout.flush()
         sys.stderr.flush()
         self.send(Retired(problems))
@@ -161,9 +165,10 @@ def rank_main(session: pytest.Session, request: ForkRank, fds: RankFds) -> int:
     os.environ.update(request.environment)
     rendezvous.keep_through_patches(rendezvous.launcher_variables(request.environment))
     processes.stamp()
-    pytest_bridge.redirect_output(session.config, fds)
+    pytest_in_rank.redirect_output(session.config, fds)
     processes.keep_stack_signals(fds.stacks)
     guard.use_threads_of_rank(request.world_size)
+    measuring.measure_rank(Path(request.store).parent, request.token)
     return Rank(session, request, fds).run()
 
 

@@ -76,8 +76,8 @@ class RankHandle:
 class Supervisor:
     """Owns the zygote and all ranks of this controller."""
 
-    def __init__(self, live: bool) -> None:
-        self._live = live
+    def __init__(self, show: Callable[[str], None] | None) -> None:
+        self._show = show
         self._tokens = itertools.count()
         self._arrivals = itertools.count()
         self._handles: dict[int, RankHandle] = {}
@@ -128,7 +128,7 @@ class Supervisor:
             channel, theirs = channel_pair()
             undo.callback(channel.close)
             undo.callback(theirs.close)
-            files = RankFiles(rank, self._live)
+            files = RankFiles(rank, self._show)
             undo.callback(files.abandon)
         except OSError as error:
             raise RankNotStarted(rank, str(error)) from error

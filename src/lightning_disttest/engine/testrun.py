@@ -20,6 +20,7 @@ from lightning_disttest.engine.messages import (
     Retire,
     Retired,
     RunItem,
+    SuitePropertyRecorded,
     ValueRecorded,
     WarningRecorded,
 )
@@ -69,6 +70,7 @@ class _Progress:
 class TestRecord:
     """All that was observed of one test; ``exit`` is set when ``pytest.exit`` was called on a rank.
 
+    ``properties`` are those of the whole run that its fixtures recorded, with the rank that did.
     ``inherited`` are problems of fixtures that the previous test of this world had left open.
     """
 
@@ -76,6 +78,7 @@ class TestRecord:
 
     stories: tuple[RankStory, ...]
     warnings: tuple[tuple[int, WarningRecorded], ...]
+    properties: tuple[tuple[int, SuitePropertyRecorded], ...]
     exit: tuple[int, Interrupted] | None
     inherited: tuple[str, ...]
 
@@ -102,6 +105,7 @@ class TestRun:
         self._grace = grace
         self._ranks = [_Progress(handle) for handle in world.ranks]
         self._warnings: list[tuple[int, WarningRecorded]] = []
+        self._properties: list[tuple[int, SuitePropertyRecorded]] = []
         self._exit: tuple[int, Interrupted] | None = None
         self._inherited: list[str] = []
         self._hurry_until: float | None = None
@@ -123,7 +127,7 @@ class TestRun:
         self._settle()
         fate = Fate.WAITED if in_time else Fate.TIMED_OUT
         stories = tuple(_story(progress, fate) for progress in self._ranks)
-        return TestRecord(stories, tuple(self._warnings), self._exit, tuple(self._inherited))
+        return TestRecord(stories, tuple(self._warnings), tuple(self._properties), self._exit, tuple(self._inherited))
 
     def _listen(self, done: Callable[[], bool], deadline: float | None) -> bool:
         """Listen until ``done`` or the grace is over; return False if the deadline came first."""
@@ -166,6 +170,8 @@ class TestRun:
                 self._warnings.append((progress.handle.rank, event))
             case ValueRecorded():
                 progress.records[event.name] = event.value
+            case SuitePropertyRecorded():
+                self._properties.append((progress.handle.rank, event))
             case FixturesFailed():
                 self._inherited += [f"rank {progress.handle.rank}:\n{text}" for text in event.problems]
             case LaunchRanks():

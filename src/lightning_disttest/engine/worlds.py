@@ -55,7 +55,7 @@ class WorldPool:
 
     def __init__(self, supervisor: Supervisor, folder: Path) -> None:
         self._supervisor = supervisor
-        self._folder = folder
+        self.folder = folder
         self._numbers = itertools.count()
         self._kept: dict[WorldSpec, LiveWorld] = {}
         self._open: list[LiveWorld] = []
@@ -130,7 +130,7 @@ class WorldPool:
             self.end(world)
 
     def _make(self, spec: WorldSpec) -> LiveWorld:
-        store = self._folder / f"store-{next(self._numbers)}"
+        store = self.folder / f"store-{next(self._numbers)}"
         world = LiveWorld(spec, [], ReservedPort(), store)
         self._open.append(world)
         try:

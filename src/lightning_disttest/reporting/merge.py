@@ -33,7 +33,6 @@ _ADDRESS = re.compile(r"0x[0-9a-f]+")
 class Frame:
     """What the reports of one test have in common: where it ran, its limit and grace in seconds."""
 
-    nodeid: str
     path: str
     lineno: int
     world_size: int
@@ -48,7 +47,6 @@ def apply_verdict(report: pytest.TestReport, verdict: PhaseVerdict, stories: Seq
     own = [r for story in stories if (r := story.report_of(str(report.when))) is not None]
     report.outcome = verdict.outcome
     report.duration = max([r.duration for r in own], default=report.duration)
-    report.user_properties = _unique(p for r in own for p in r.user_properties)
     report.sections = _sections(verdict, stories, str(report.when), frame)
     if verdict.wasxfail is not None:
         report.wasxfail = verdict.wasxfail
@@ -250,11 +248,3 @@ def _sections(verdict: PhaseVerdict, stories: Sequence[RankStory], phase: str, f
             suffix = f" (rank {story.rank})" if frame.world_size > 1 else ""
             sections += [(f"{name}{suffix}", content) for name, content in last.sections]
     return sections
-
-
-def _unique(pairs: Any) -> list[tuple[str, object]]:
-    seen: list[tuple[str, object]] = []
-    for name, value in pairs:
-        if (name, value) not in seen:
-            seen.append((name, value))
-    return seen

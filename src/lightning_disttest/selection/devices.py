@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 from typing import TYPE_CHECKING, Any
 
@@ -30,9 +31,8 @@ def has_tpu() -> bool:
     """Tell whether this machine has TPU chips, by the PCI bus: that never blocks and initialises no runtime."""
     if importlib.util.find_spec("torch_xla") is None:
         return False
-    from torch_xla._internal import tpu
-
-    return int(tpu.num_available_chips()) > 0
+    tpu = importlib.import_module("torch_xla._internal.tpu")
+    return bool(tpu.num_available_chips())
 
 
 def missing_device(item: pytest.Item, settings: Settings) -> str | None:

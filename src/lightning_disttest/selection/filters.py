@@ -49,7 +49,8 @@ def selecting(settings: Settings) -> list[str]:
 
 def select(items: list[pytest.Item], fields: Sequence[str]) -> list[pytest.Item]:
     """Remove from ``items`` what one of the fields does not keep or is skipped anyway; return the removed."""
-    kept, removed = [], []
+    kept: list[pytest.Item] = []
+    removed: list[pytest.Item] = []
     for item in items:
         wanted = item.get_closest_marker("skip") is None and all(_FILTERS[field](item) for field in fields)
         (kept if wanted else removed).append(item)

@@ -1,4 +1,4 @@
-"""How long a test on ranks may take: the limit of its mark, of our option, or of pytest-timeout, which is taken over."""
+"""How long a test on ranks may take: the limit of its mark, of our option, or of pytest-timeout."""
 
 from __future__ import annotations
 

@@ -81,7 +81,8 @@ def _distributed_mark(alias: pytest.Mark, count_gpus: Callable[[], int]) -> pyte
     if sizes == (None,):
         sizes = (max(1, count_gpus()),)
     keywords |= {"device": "cuda", "static": _ALIASES[alias.name]}
-    return pytest.mark.distributed(*sizes, **keywords)
+    mark: pytest.MarkDecorator = pytest.mark.distributed(*sizes, **keywords)
+    return mark
 
 
 def plan_items(items: Iterable[pytest.Item]) -> int:
