@@ -97,6 +97,20 @@ class ZygoteLost(DisttestError):
         )
 
 
+class RanksFailed(DisttestError):
+    """Stands for the end of ranks that left no exception, where other plugins look at the exception of a test."""
+
+
+class BenchmarkOnRanks(DisttestError):
+    """Raised for each test on ranks that uses the ``benchmark`` fixture of pytest-benchmark while it measures."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "it uses the fixture 'benchmark' of pytest-benchmark, whose results would stay on the ranks and be in no "
+            "table. Run it with --benchmark-disable, which calls the function once, or benchmark in a plain test."
+        )
+
+
 class RankNotStarted(DisttestError):
     """Raised for a test whose ranks could not be started, for lack of descriptors, processes or memory."""
 

@@ -6,7 +6,6 @@ import functools
 import itertools
 import re
 import secrets
-import sys
 import time
 import warnings
 from dataclasses import dataclass
@@ -14,13 +13,13 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 
-from lightning_disttest.engine import guard, measuring, processes, pytest_bridge
+from lightning_disttest.engine import exceptions, guard, measuring, processes, pytest_bridge
 from lightning_disttest.engine.messages import RunItem
 from lightning_disttest.engine.rank import prepare_zygote, rank_main
 from lightning_disttest.engine.supervisor import Supervisor
 from lightning_disttest.engine.testrun import TestRun
 from lightning_disttest.engine.worlds import LiveWorld, WorldPool, WorldSpec
-from lightning_disttest.errors import RankNotStarted, UnsafeFork, ZygoteLost
+from lightning_disttest.errors import BenchmarkOnRanks, RankNotStarted, UnsafeFork, ZygoteLost
 from lightning_disttest.reporting.merge import Frame, apply_verdict, merge_subreports, name_ranks
 from lightning_disttest.reporting.properties import merge_attributes, merge_values, properties_of
 from lightning_disttest.reporting.stories import Fate
@@ -132,6 +131,8 @@ class Controller:
         apply_verdict(report, verdict, outcome.stories, outcome.frame)
         merge_attributes(report, outcome.stories)
         report.user_properties = outcome.properties
+        if verdict.outcome == "failed" and not self._config.option.usepdb:  # it has no frames to debug
+            call.excinfo = exceptions.stand_in(_exceptions_of(verdict, report))
         if report.when == "teardown":
             del item.stash[_OUTCOME]  # items live as long as the session; what the ranks sent need not
         return report
@@ -150,6 +151,8 @@ class Controller:
         assert plan is not None
         if self._refusal is not None:
             _fail(item, self._refusal)
+        if pytest_bridge.is_benchmarked(item):
+            _fail(item, BenchmarkOnRanks())
         assert self._pool is not None
         try:
             record, outcome = self._run(item, plan, self._pool)
@@ -244,7 +247,7 @@ class Controller:
             where = f" ({name_ranks(sorted(set(ranks)))})" if len(record.stories) > 1 else ""
             message = warnings.WarningMessage(
                 message=f"{warning.message}{where}",
-                category=_find_category(warning.category),
+                category=exceptions.find_class(warning.category, Warning) or UserWarning,
                 filename=warning.filename,
                 lineno=warning.lineno,
             )
@@ -287,6 +290,13 @@ class Controller:
         pytest_bridge.log_report(item, report)
 
 
+def _exceptions_of(verdict: PhaseVerdict, report: pytest.TestReport) -> list[exceptions.Description]:
+    """Describe the exception that is the cause; a rank that died or hung has none, there the summary line is one."""
+    cause = verdict.troubles[0].report if verdict.troubles else None
+    chain: list[exceptions.Description] = getattr(cause, exceptions.ATTRIBUTE, [])
+    return chain or [("lightning_disttest.errors:RanksFailed", pytest_bridge.summary_line(report))]
+
+
 def _fail(item: pytest.Item, reason: Exception) -> NoReturn:
     """Fail a test that never began, whatever failure of its body was expected."""
     __tracebackhide__ = True
@@ -312,11 +322,3 @@ def _next_of_world(items: Sequence[pytest.Item]) -> dict[pytest.Item, int]:
             following[items[index]] = last_seen[plan.world_key]
         last_seen[plan.world_key] = index
     return following
-
-
-def _find_category(name: str) -> type[Warning]:
-    module, _, qualname = name.partition(":")
-    found: Any = sys.modules.get(module)
-    for part in qualname.split("."):
-        found = getattr(found, part, None)
-    return found if isinstance(found, type) and issubclass(found, Warning) else UserWarning

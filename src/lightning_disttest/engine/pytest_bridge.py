@@ -114,11 +114,21 @@ class _FixtureOnRanks:
         return f"<the fixture {self._name!r} lives on the ranks of this test>"
 
 
+class _FixturesOnRanks(dict[str, object]):
+    """``item.funcargs`` in the controller: a fixture that lives on ranks is not in it, but can be asked for.
+
+    A hook that asks whether a fixture is there would go on to use it; one that just takes it, as pytest's manual shows
+    for makereport, must not be an error.
+    """
+
+    def __missing__(self, name: str) -> object:
+        return _FixtureOnRanks(name)
+
+
 def stand_in_for_fixtures(item: pytest.Item, tmp_path: Path) -> None:
-    """Fill ``item.funcargs`` for hooks that look there in the controller, as pytest's manual shows for makereport."""
-    names = getattr(item, "fixturenames", ())
-    values: dict[str, object] = {name: _FixtureOnRanks(name) for name in names}
-    if "tmp_path" in values:
+    """Fill ``item.funcargs`` for hooks that look there in the controller."""
+    values = _FixturesOnRanks()
+    if "tmp_path" in getattr(item, "fixturenames", ()):
         values["tmp_path"] = tmp_path
     setattr(item, "funcargs", values)  # noqa: B010  only items with fixtures have it
 
@@ -131,6 +141,18 @@ def forget_xfail(item: pytest.Item) -> None:
 def skip_item(reason: str) -> NoReturn:
     """Skip the item that runs; the summary shows where the test is, not this line."""
     raise pytest.skip.Exception(reason, _use_item_location=True)
+
+
+def is_benchmarked(item: pytest.Item) -> bool:
+    """Tell whether pytest-benchmark is going to measure an item."""
+    session: Any = getattr(item.config, "_benchmarksession", None)
+    return session is not None and not session.disabled and "benchmark" in getattr(item, "fixturenames", ())
+
+
+def summary_line(report: pytest.TestReport) -> str:
+    """Return the line of a failed report that the short summary shows."""
+    crash = getattr(report.longrepr, "reprcrash", None)
+    return str(report.longrepr if crash is None else crash.message).strip().partition("\n")[0]
 
 
 def add_suite_property(config: pytest.Config, name: str, value: str) -> None:

@@ -13,13 +13,14 @@ import _pytest.tmpdir
 import pytest
 from _pytest.junitxml import xml_key
 
+from lightning_disttest.engine import exceptions
 from lightning_disttest.engine.messages import PhasePassed, ReportMade, SuitePropertyRecorded, WarningRecorded
 from lightning_disttest.engine.pytest_bridge import HookSwitch, tmp_path_factory
 from lightning_disttest.reporting.stories import is_subreport
 
 if TYPE_CHECKING:
     import warnings
-    from collections.abc import Callable
+    from collections.abc import Callable, Generator
 
     from lightning_disttest.engine.messages import FromRank
     from lightning_disttest.engine.output import RankFds
@@ -69,6 +70,16 @@ class Recorder:
             return
         data = self._config.hook.pytest_report_to_serializable(config=self._config, report=report)
         self._outbox.send(ReportMade(data))
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(
+        self, call: pytest.CallInfo[None]
+    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        """Put class and text of the exception on a failed report."""
+        report = yield
+        if report.failed and call.excinfo is not None:
+            setattr(report, exceptions.ATTRIBUTE, exceptions.describe_chain(call.excinfo.value))
+        return report
 
     def pytest_warning_recorded(self, warning_message: warnings.WarningMessage, when: str, nodeid: str) -> None:
         """Send a warning as text: its objects stay in the rank."""

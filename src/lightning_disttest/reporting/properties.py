@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from lightning_disttest.reporting.stories import RankStory
 
 _PREFIX = "disttest"
+_OURS = {"wasxfail", "disttest_exceptions"}  # parts of the verdict
 
 
 def properties_of(stories: Sequence[RankStory], kind: str) -> list[tuple[str, object]]:
@@ -50,7 +51,7 @@ def merge_attributes(report: pytest.TestReport, stories: Sequence[RankStory]) ->
 
     Lists are joined, of anything else the first rank's is taken.
     """
-    known = report.__dict__.keys() | {"wasxfail"}  # that one is part of the verdict
+    known = report.__dict__.keys() | _OURS
     merged: dict[str, Any] = {}
     for story in stories:
         own = story.report_of(str(report.when))

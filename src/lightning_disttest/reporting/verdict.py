@@ -33,6 +33,7 @@ _COMMUNICATION = re.compile(
     r"\b(DistBackendError|DistNetworkError|DistStoreError)\b"
     r"|Connection (closed by peer|reset by peer|refused)"
     r"|Broken pipe|third_party/gloo|ncclRemoteError|ncclSystemError|NCCL communicator was aborted"
+    r"|failed to pass monitoredBarrier"
     r"|Timed out (after )?(waiting|\d+ms waiting)|[Ss]ocket [Tt]imeout|wait timeout after \d+ms"
 )
 

@@ -1,0 +1,77 @@
+"""A rank's exception as the controller can have it: of the same class if it is known there, with the same text.
+
+The object itself stays on the rank; it may not be picklable, and its frames are those of another process. Plugins that
+look at ``call.excinfo`` (pytest-rerunfailures: ``--only-rerun``, ``only_rerun=ValueError``) find the stand-in.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from typing import Any
+
+import pytest
+
+ATTRIBUTE = "disttest_exceptions"
+_LONGEST_CHAIN = 20
+
+Description = tuple[str, str]
+
+
+def describe_chain(error: BaseException) -> list[Description]:
+    """Return class (``module:qualname``) and text of an exception, its cause or context, and so on."""
+    chain: list[Description] = []
+    current: BaseException | None = error
+    while current is not None and len(chain) < _LONGEST_CHAIN:
+        kind = type(current)
+        chain.append((f"{kind.__module__}:{kind.__qualname__}", _text_of(current)))
+        current = current.__cause__ or (None if current.__suppress_context__ else current.__context__)
+    return chain
+
+
+def stand_in(chain: list[Description]) -> pytest.ExceptionInfo[BaseException]:
+    """Return an exception info like that of the described exception; ``chain`` has one entry at least."""
+    error: BaseException | None = None
+    for name, text in reversed(chain):
+        cause, error = error, _make(name, text)
+        error.__cause__ = cause
+    assert error is not None
+    return pytest.ExceptionInfo.from_exception(error.with_traceback(_any_traceback()))
+
+
+def find_class(name: str, base: type[Any]) -> type[Any] | None:
+    """Return the class ``module:qualname`` if its module is imported here and it is a ``base``, else None."""
+    module, _, qualname = name.partition(":")
+    found: Any = sys.modules.get(module)
+    for part in qualname.split("."):
+        found = getattr(found, part, None)
+    return found if isinstance(found, type) and issubclass(found, base) else None
+
+
+def _make(name: str, text: str) -> BaseException:
+    genuine = find_class(name, BaseException)
+    # Outcomes of pytest, and what ends a process, would mean something here.
+    if genuine is not None and issubclass(genuine, Exception):
+        with contextlib.suppress(Exception):  # a class may ask for anything to make one, or to be derived from
+            return _derive(genuine, name, text)
+    return _derive(Exception, name, text)
+
+
+def _derive(genuine: type[Exception], name: str, text: str) -> Exception:
+    derived = type(name.rpartition(":")[2].rpartition(".")[2], (genuine,), {"__str__": lambda _: text})
+    error: Exception = derived.__new__(derived, text)
+    return error
+
+
+def _text_of(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception as problem:  # noqa: BLE001  a user's __str__ may raise anything
+        return f"<text not to be had: {type(problem).__name__}>"
+
+
+def _any_traceback() -> Any:
+    try:
+        raise LookupError
+    except LookupError as error:
+        return error.__traceback__
