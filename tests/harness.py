@@ -11,7 +11,7 @@ import textwrap
 import time
 import uuid
 import xml.etree.ElementTree as ET
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,21 @@ from typing import Any
 STAMP = "DISTTEST_SUITE_RUN"
 LIMIT_S = 100.0
 _GONE_S = 5.0
-_QUIET = ("-p", "no:cacheprovider", "-p", "no:randomly", "-p", "no:random_order", "-p", "no:cov")
+# Plugins that change what a run does or shows: on only where a test asks for them.
+_OFF = (
+    "cacheprovider",
+    "randomly",
+    "random_order",
+    "pytest_cov",
+    "asyncio",
+    "anyio",
+    "pytest_mock",
+    "html",
+    "html_fixtures",
+    "metadata",
+    "benchmark",
+    "hypothesispytest",
+)
 
 
 @dataclass(frozen=True)
@@ -57,9 +71,13 @@ def run_pytest(
     env: Mapping[str, str] | None = None,
     limit: float = LIMIT_S,
     must_be_clean: bool = True,
+    plugins: Collection[str] = (),
 ) -> Run:
-    """Run pytest in ``folder`` and return what it left; fail if a process of the run is still there."""
-    with start_pytest(folder, *arguments, env=env) as running:
+    """Run pytest in ``folder`` and return what it left; fail if a process of the run is still there.
+
+    ``plugins`` are names of entry points that the suite switches off otherwise.
+    """
+    with start_pytest(folder, *arguments, env=env, plugins=plugins) as running:
         output, _ = running.process.communicate(timeout=limit)
         left_over = wait_until_gone(running.stamp)
     if must_be_clean:
@@ -78,11 +96,13 @@ class Running:
 
 
 @contextlib.contextmanager
-def start_pytest(folder: Path, *arguments: str, env: Mapping[str, str] | None = None) -> Iterator[Running]:
+def start_pytest(
+    folder: Path, *arguments: str, env: Mapping[str, str] | None = None, plugins: Collection[str] = ()
+) -> Iterator[Running]:
     """Start pytest in ``folder``; every process that descends from it carries a stamp, and is killed at the end."""
     stamp = uuid.uuid4().hex
     junit = folder / f"junit-{stamp}.xml"
-    command = [sys.executable, "-m", "pytest", *_QUIET, f"--junitxml={junit}", *arguments]
+    command = [sys.executable, "-m", "pytest", *plugins_off(plugins), f"--junitxml={junit}", *arguments]
     process = subprocess.Popen(
         command,
         cwd=folder,
@@ -104,6 +124,11 @@ def start_pytest(folder: Path, *arguments: str, env: Mapping[str, str] | None = 
         for pid in stamped_processes(stamp):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, 9)
+
+
+def plugins_off(wanted: Collection[str] = ()) -> list[str]:
+    """Return the arguments that switch off what the suite does not want, except the plugins ``wanted``."""
+    return [argument for name in _OFF if name not in wanted for argument in ("-p", f"no:{name}")]
 
 
 def clean_environment() -> dict[str, str]:

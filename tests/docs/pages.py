@@ -11,7 +11,7 @@ import uuid
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.harness import STAMP, clean_environment, wait_until_gone
+from tests.harness import STAMP, clean_environment, plugins_off, wait_until_gone
 
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
@@ -19,7 +19,6 @@ PAGES = (README, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted(ROOT.g
 
 _LIMIT_S = 100
 _WIDTH = "100"
-_QUIET = ("-p", "no:cacheprovider", "-p", "no:randomly", "-p", "no:random_order", "-p", "no:cov")
 _FENCED = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _FILE_NAME = re.compile(r"# ([\w./-]+\.\w+)\n")
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
@@ -102,7 +101,7 @@ def run_command(command: str, folder: Path) -> str:
     while "=" in words[0]:
         name, _, value = words.pop(0).partition("=")
         environment[name] = value
-    programs = {"pytest": [sys.executable, "-m", "pytest", *_QUIET], "python": [sys.executable]}
+    programs = {"pytest": [sys.executable, "-m", "pytest", *plugins_off()], "python": [sys.executable]}
     run = subprocess.run(
         [*programs[words[0]], *words[1:]],
         cwd=folder,

@@ -545,6 +545,13 @@ def test_tpu_is_not_asked_for_here(facts: Facts) -> None:
     assert sys.modules.get("torch_xla") is None
 
 
+def test_no_process_is_asked_without_torch_xla(facts: Facts, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where torch_xla is not installed there is no TPU, and no need to start a process."""
+    monkeypatch.setattr(runif, "_ask", lambda *_: pytest.fail("a process was asked"))
+
+    assert RunIf(tpu=True).mark.kwargs["reason"] == "Requires: [TPU]"
+
+
 def test_torch_xla_that_cannot_be_imported_is_no_tpu(facts: Facts) -> None:
     """A broken torch_xla is as good as none."""
     facts.tpu("return 4", "return 4")
@@ -561,6 +568,7 @@ def test_torch_xla_that_cannot_be_imported_is_no_tpu(facts: Facts) -> None:
         ("raise RuntimeError('the chip is on fire')", 60.0, "RuntimeError: the chip is on fire"),
         ("print('well')", 60.0, "exit code 0 after 'well\\nNone'"),
         ("import os; os._exit(7)", 60.0, "exit code 7 after ''"),
+        ("import os; print(4, flush=True); os._exit(7)", 60.0, "exit code 7 after '4'"),
         ("import threading; threading.Event().wait()", 0.5, "no answer within 0.5 s"),
     ],
 )

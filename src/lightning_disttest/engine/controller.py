@@ -144,7 +144,6 @@ class Controller:
 
     def setup(self, item: pytest.Item) -> None:
         """Run all phases of an item on its ranks; stands in for ``item.setup``."""
-        __tracebackhide__ = True
         if _OUTCOME in item.stash:  # a rerun starts anew
             del item.stash[_OUTCOME]
         plan = plan_of(item)
@@ -299,7 +298,6 @@ def _exceptions_of(verdict: PhaseVerdict, report: pytest.TestReport) -> list[exc
 
 def _fail(item: pytest.Item, reason: Exception) -> NoReturn:
     """Fail a test that never began, whatever failure of its body was expected."""
-    __tracebackhide__ = True
     pytest_bridge.forget_xfail(item)
     pytest.fail(f"{item.nodeid} cannot run: {reason}", pytrace=False)
 

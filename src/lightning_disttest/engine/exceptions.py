@@ -58,7 +58,7 @@ def _make(name: str, text: str) -> BaseException:
 
 
 def _derive(genuine: type[Exception], name: str, text: str) -> Exception:
-    derived = type(name.rpartition(":")[2].rpartition(".")[2], (genuine,), {"__str__": lambda _: text})
+    derived: Any = type(name.rpartition(":")[2].rpartition(".")[2], (genuine,), {"__str__": lambda _: text})
     error: Exception = derived.__new__(derived, text)
     return error
 

@@ -1,0 +1,59 @@
+"""Every line of the compatibility table holds, and would not if the feature were switched off."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.compatibility.lines import COMMON, Line, common_outcomes
+from tests.compatibility.table import LINES, PAGE, render
+from tests.harness import Run, lines_with, run_pytest, write_tests
+
+RunLine = Callable[..., Run]
+every_line = pytest.mark.parametrize("line", LINES, ids=lambda line: line.name.strip("`"))
+
+
+@pytest.fixture(scope="module")
+def run_line(tmp_path_factory: pytest.TempPathFactory) -> RunLine:
+    """Return a function that runs a line, with its feature or without; runs that are the same are run once."""
+    shared: list[Run] = []
+
+    def run(line: Line, *, feature: bool) -> Run:
+        if not feature and line.uses_common_alone and shared:
+            return shared[0]
+        folder: Path = tmp_path_factory.mktemp("line")
+        write_tests(folder, {"test_common.py": COMMON, **line.files})
+        (folder / "pytest.ini").write_text(f"[pytest]\n{line.ini if feature else ''}")
+        arguments = [argument.format(folder=folder) for argument in (line.arguments if feature else line.off)]
+        done = run_pytest(folder, *arguments, env=line.env if feature else {}, plugins=line.plugins)
+        if not feature and line.uses_common_alone:
+            shared.append(done)
+        return done
+
+    return run
+
+
+@every_line
+def test_line_holds(line: Line, run_line: RunLine) -> None:
+    """The outcomes on ranks are right under the line, one failing rank is named, and what the line says holds."""
+    run = run_line(line, feature=True)
+    assert common_outcomes(run) == line.common, run.output
+    for name, outcome in line.common.items():
+        if name == "test_fails[static]" and outcome == "failed":
+            assert lines_with(run.text(name), "rank 1 of 2", "failed in call"), run.text(name)
+    line.check(run)
+
+
+@every_line
+def test_line_depends_on_its_feature(line: Line, run_line: RunLine) -> None:
+    """What the line says does not hold when its feature is off."""
+    run = run_line(line, feature=False)
+    with pytest.raises((AssertionError, KeyError)):
+        line.check(run)
+
+
+def test_page_is_up_to_date() -> None:
+    """The page shows the lines that are proven here, and no others."""
+    assert PAGE.read_text() == render(), "run python -m tests.compatibility.table"
