@@ -72,12 +72,13 @@ def run_pytest(
     limit: float = LIMIT_S,
     must_be_clean: bool = True,
     plugins: Collection[str] = (),
+    cwd: str = ".",
 ) -> Run:
     """Run pytest in ``folder`` and return what it left; fail if a process of the run is still there.
 
-    ``plugins`` are names of entry points that the suite switches off otherwise.
+    ``plugins`` are names of entry points that the suite switches off otherwise; ``cwd`` is a folder inside ``folder``.
     """
-    with start_pytest(folder, *arguments, env=env, plugins=plugins) as running:
+    with start_pytest(folder, *arguments, env=env, plugins=plugins, cwd=cwd) as running:
         output, _ = running.process.communicate(timeout=limit)
         left_over = wait_until_gone(running.stamp)
     if must_be_clean:
@@ -97,7 +98,11 @@ class Running:
 
 @contextlib.contextmanager
 def start_pytest(
-    folder: Path, *arguments: str, env: Mapping[str, str] | None = None, plugins: Collection[str] = ()
+    folder: Path,
+    *arguments: str,
+    env: Mapping[str, str] | None = None,
+    plugins: Collection[str] = (),
+    cwd: str = ".",
 ) -> Iterator[Running]:
     """Start pytest in ``folder``; every process that descends from it carries a stamp, and is killed at the end."""
     stamp = uuid.uuid4().hex
@@ -105,7 +110,7 @@ def start_pytest(
     command = [sys.executable, "-m", "pytest", *plugins_off(plugins), f"--junitxml={junit}", *arguments]
     process = subprocess.Popen(
         command,
-        cwd=folder,
+        cwd=folder / cwd,
         env=clean_environment() | {STAMP: stamp} | dict(env or {}),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

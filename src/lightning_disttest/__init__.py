@@ -6,13 +6,18 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from lightning_disttest.selection.runif import RunIf
     from lightning_disttest.strategies.trainer import TrainerFactory
     from lightning_disttest.world import World
 
-__all__ = ["TrainerFactory", "World"]
+__all__ = ["RunIf", "TrainerFactory", "World"]
 
 # Imported when asked for: pytest imports this package at each start, in runs without distributed tests too.
-_HOMES = {"TrainerFactory": "lightning_disttest.strategies.trainer", "World": "lightning_disttest.world"}
+_HOMES = {
+    "RunIf": "lightning_disttest.selection.runif",
+    "TrainerFactory": "lightning_disttest.strategies.trainer",
+    "World": "lightning_disttest.world",
+}
 
 
 def __getattr__(name: str) -> object:

@@ -50,11 +50,11 @@ class InvalidCondition(DisttestError, TypeError):
 
 
 class ConditionUnclear(DisttestError, RuntimeError):
-    """Raised by ``RunIf`` when a device could not be asked whether a condition is met."""
+    """Raised when a device could not be asked whether a condition of ``RunIf`` or a mark is met."""
 
     def __init__(self, keyword: str, reason: str) -> None:
         super().__init__(
-            f"RunIf: {keyword} could not be checked; a process of its own was asked, and the result was: {reason}"
+            f"{keyword} could not be checked; a process of its own was asked, and the result was: {reason}"
         )
 
 

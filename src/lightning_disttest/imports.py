@@ -75,3 +75,11 @@ def when_imported(name: str, callback: Callback) -> None:
     callbacks.append(callback)
     if name in sys.modules:
         callback(sys.modules[name])
+
+
+def is_importable(name: str) -> bool:
+    """Tell whether there is a module of this name, without importing it."""
+    try:
+        return importlib.util.find_spec(name) is not None
+    except ValueError:  # imported, but without a spec: a test double
+        return True

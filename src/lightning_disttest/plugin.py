@@ -11,8 +11,8 @@ import pytest
 from lightning_disttest import hookspecs
 from lightning_disttest.engine import guard
 from lightning_disttest.engine.context import current_rank
-from lightning_disttest.errors import InvalidMarks, RequirementMissing, UsageFault
-from lightning_disttest.selection import devices, filters, marks
+from lightning_disttest.errors import ConditionUnclear, InvalidMarks, RequirementMissing, UsageFault
+from lightning_disttest.selection import devices, filters, marks, requirements
 from lightning_disttest.settings import SETTINGS, add_options, find_option, resolve
 from lightning_disttest.strategies import launchers
 
@@ -85,7 +85,10 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Generator[None, None, None]:
     """Translate marks before pytest and others select; then check the marks, select, and sort tests into groups."""
-    marks.translate_aliases(items, devices.count_gpus)
+    try:
+        marks.translate_aliases(items, devices.count_gpus)
+    except ConditionUnclear as unclear:
+        raise pytest.UsageError(str(unclear)) from None
     yield
     _plan(config, items)
 
@@ -109,8 +112,8 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         return  # decided in the controller
     problem = lack = None
     try:
-        lack = devices.missing_device(item, item.config.stash[SETTINGS])
-    except RequirementMissing as missing:
+        lack = requirements.missing_device(item, item.config.stash[SETTINGS])
+    except (RequirementMissing, ConditionUnclear) as missing:
         problem = str(missing)
     if problem is not None:
         pytest.fail(problem, pytrace=False)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+import pytest
+
 from tests.harness import Run
 
 COMMON = """
@@ -56,6 +58,9 @@ class Line:
         ini: lines of pytest.ini.
         common: outcomes of the tests of ``COMMON``; those that are not in it must not have run.
         plugins: entry points of the plugins that the line needs, which the suite switches off otherwise.
+        before: arguments of a run that goes before, in the same folder; None for no such run.
+        cwd: where the run that shows the feature is started, inside the folder.
+        pytest: the major version of pytest that has the feature first.
     """
 
     name: str
@@ -68,11 +73,19 @@ class Line:
     ini: str = ""
     common: Mapping[str, str] = field(default_factory=lambda: OUTCOMES)
     plugins: tuple[str, ...] = ()
+    before: tuple[str, ...] | None = None
+    cwd: str = "."
+    pytest: int = 8
 
     @property
-    def uses_common_alone(self) -> bool:
-        """Whether the run without the feature is the same as that of other lines."""
-        return not (self.files or self.off or self.ini or self.plugins)
+    def run_without(self) -> tuple[object, ...]:
+        """What the run without the feature depends on: lines that agree in it share that run."""
+        return tuple(self.files.items()), self.off, self.plugins, self.before
+
+    @property
+    def has_its_pytest(self) -> bool:
+        """Whether the pytest that is installed has the feature."""
+        return int(pytest.__version__.partition(".")[0]) >= self.pytest
 
 
 def common_outcomes(run: Run) -> dict[str, str]:

@@ -7,11 +7,13 @@ from pathlib import Path
 
 from tests.compatibility.lines import Line
 from tests.compatibility.options import OPTIONS
+from tests.compatibility.options_features import FEATURES
+from tests.compatibility.options_output import OUTPUT
 from tests.compatibility.plugins import PLUGINS
 
 PAGE = Path(__file__).parents[2] / "docs/reference/compatibility.md"
-LINES = (*PLUGINS, *OPTIONS)
-_TABLES = {"Plugins": ("plugin", PLUGINS), "Options of pytest": ("option", OPTIONS)}
+_TABLES = {"Plugins": ("plugin", PLUGINS), "Options of pytest": ("option", (*OPTIONS, *OUTPUT, *FEATURES))}
+LINES = tuple(line for _, lines in _TABLES.values() for line in lines if line.has_its_pytest)
 
 
 def render() -> str:

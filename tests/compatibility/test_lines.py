@@ -18,21 +18,32 @@ every_line = pytest.mark.parametrize("line", LINES, ids=lambda line: line.name.s
 @pytest.fixture(scope="module")
 def run_line(tmp_path_factory: pytest.TempPathFactory) -> RunLine:
     """Return a function that runs a line, with its feature or without; runs that are the same are run once."""
-    shared: list[Run] = []
+    shared: dict[tuple[object, ...], Run] = {}
 
     def run(line: Line, *, feature: bool) -> Run:
-        if not feature and line.uses_common_alone and shared:
-            return shared[0]
+        if not feature and line.run_without in shared:
+            return shared[line.run_without]
         folder: Path = tmp_path_factory.mktemp("line")
         write_tests(folder, {"test_common.py": COMMON, **line.files})
-        (folder / "pytest.ini").write_text(f"[pytest]\n{line.ini if feature else ''}")
-        arguments = [argument.format(folder=folder) for argument in (line.arguments if feature else line.off)]
-        done = run_pytest(folder, *arguments, env=line.env if feature else {}, plugins=line.plugins)
-        if not feature and line.uses_common_alone:
-            shared.append(done)
+        if line.before is not None:
+            run_pytest(folder, *line.before, plugins=line.plugins)
+        done = (_run_with if feature else _run_without)(line, folder)
+        if not feature:
+            shared[line.run_without] = done
         return done
 
     return run
+
+
+def _run_with(line: Line, folder: Path) -> Run:
+    (folder / "pytest.ini").write_text(f"[pytest]\n{line.ini}")
+    arguments = [argument.format(folder=folder) for argument in line.arguments]
+    return run_pytest(folder, *arguments, env=line.env, plugins=line.plugins, cwd=line.cwd)
+
+
+def _run_without(line: Line, folder: Path) -> Run:
+    arguments = [argument.format(folder=folder) for argument in line.off]
+    return run_pytest(folder, *arguments, plugins=line.plugins)
 
 
 @every_line

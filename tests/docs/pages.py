@@ -96,14 +96,14 @@ def run_command(command: str, folder: Path) -> str:
     """Run a command of a page in a folder and return what it printed; nothing may be left of it."""
     words = shlex.split(command)
     stamp = uuid.uuid4().hex
-    environment = clean_environment() | {"COLUMNS": _WIDTH, STAMP: stamp}
+    environment = clean_environment() | {"COLUMNS": _WIDTH, STAMP: stamp, "PYTEST_ADDOPTS": shlex.join(plugins_off())}
     environment.pop("PL_RUN_STANDALONE_TESTS", None)
     while "=" in words[0]:
         name, _, value = words.pop(0).partition("=")
         environment[name] = value
-    programs = {"pytest": [sys.executable, "-m", "pytest", *plugins_off()], "python": [sys.executable]}
+    program = [] if words[0] == "python" else ["-m", words[0]]
     run = subprocess.run(
-        [*programs[words[0]], *words[1:]],
+        [sys.executable, *program, *words[1:]],
         cwd=folder,
         env=environment,
         stdout=subprocess.PIPE,

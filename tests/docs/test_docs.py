@@ -74,7 +74,7 @@ def test_options_page_has_every_option() -> None:
 def test_marks_page_has_every_mark() -> None:
     """The headings of the marks' page are the signatures that ``pytest --markers`` shows."""
     headings = re.findall(r"^## `(.*)`$", (DOCS / "reference/marks.md").read_text(), re.MULTILINE)
-    assert headings == [marker.partition("):")[0] + ")" for marker in MARKERS]
+    assert headings == [*(marker.partition("):")[0] + ")" for marker in MARKERS), "RunIf(...)"]
 
 
 def test_marks_page_has_every_argument() -> None:
@@ -132,7 +132,7 @@ def _row(option: Option) -> str:
     default = "off"
     if option.kind != "switch":
         flag += "=" + str(option.metavar).replace("|", "\\|")
-        default = f"{option.default:g}" if isinstance(option.default, float) else str(option.default)
+        default = f"{option.default:g}" if isinstance(option.default, float) else str(option.default) or "none"
     return f"| `{flag}` | `{option.environment}` | `{option.ini}` | {default} | {option.help} |"
 
 

@@ -25,7 +25,7 @@ from lightning.fabric.accelerators.xla import XLAAccelerator
 from lightning_utilities.core import imports as lightning_imports
 
 from lightning_disttest.errors import ConditionUnclear, InvalidCondition
-from lightning_disttest.selection import marks, runif
+from lightning_disttest.selection import devices, marks
 from lightning_disttest.selection.runif import RunIf
 from tests.harness import run_pytest, write_tests
 
@@ -196,7 +196,7 @@ class Facts:
             XLAAccelerator.is_available,
             XLAAccelerator.auto_device_count,
             MPSAccelerator.is_available,
-            runif._ask_once,
+            devices._ask_once,
         ):
             cached.cache_clear()
         newer = lightning_imports.compare_version("torch", operator.ge, "2.4.0")
@@ -458,7 +458,7 @@ from importlib import metadata
 def none(name): raise metadata.PackageNotFoundError(name)
 metadata.version = none
 from lightning_disttest.selection import runif
-runif._has_module = lambda name: False
+runif.is_importable = lambda name: False
 print(json.dumps(runif.RunIf(min_torch="2.4", max_torch="2.5", deepspeed=True).mark.kwargs["reason"]))
 """
 
@@ -485,7 +485,7 @@ def test_cuda_is_not_initialised_here(facts: Facts, monkeypatch: pytest.MonkeyPa
         "def device_count(): return 2\ndef is_available(): return True\ndef is_bf16_supported(): return True",
     )
     facts.forget()
-    monkeypatch.setattr(runif, "_has_cuda_driver", lambda: True)
+    monkeypatch.setattr(devices, "_has_cuda_driver", lambda: True)
     for name in ("_lazy_init", "device_count", "is_available", "is_bf16_supported", "init"):
         monkeypatch.setattr(torch.cuda, name, touch)
 
@@ -507,7 +507,7 @@ def test_no_process_is_asked_without_a_driver(facts: Facts, monkeypatch: pytest.
 
     facts.gpus(-1)
     monkeypatch.setattr(torch.cuda, "_device_count_nvml", warn)
-    monkeypatch.setattr(runif, "_ask", fail)
+    monkeypatch.setattr(devices, "_ask", fail)
     monkeypatch.setattr("ctypes.CDLL", lambda name: open(f"/nonexistent/{name}"))  # noqa: SIM115, PTH123
 
     assert RunIf(min_cuda_gpus=1, bf16_cuda=True).mark.kwargs["reason"] == "Requires: [GPUs>=1 + CUDA device bf16]"
@@ -518,7 +518,7 @@ def test_driver_is_looked_for_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
     monkeypatch.setattr("ctypes.CDLL", asked.append)
 
-    assert runif._has_cuda_driver()
+    assert devices._has_cuda_driver()
     assert asked == ["libcuda.so.1"]
 
 
@@ -545,9 +545,17 @@ def test_tpu_is_not_asked_for_here(facts: Facts) -> None:
     assert sys.modules.get("torch_xla") is None
 
 
+def test_warnings_are_no_errors_in_the_process_that_is_asked(facts: Facts) -> None:
+    """PYTHONWARNINGS=error in the environment does not spoil the answer."""
+    facts.tpu("import warnings; warnings.warn('an old libtpu'); return 4", "return 4").env("PYTHONWARNINGS", "error")
+    facts.forget()
+
+    assert RunIf(tpu=True).mark.kwargs["reason"] == "Requires: []"
+
+
 def test_no_process_is_asked_without_torch_xla(facts: Facts, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where torch_xla is not installed there is no TPU, and no need to start a process."""
-    monkeypatch.setattr(runif, "_ask", lambda *_: pytest.fail("a process was asked"))
+    monkeypatch.setattr(devices, "_ask", lambda *_: pytest.fail("a process was asked"))
 
     assert RunIf(tpu=True).mark.kwargs["reason"] == "Requires: [TPU]"
 
@@ -576,14 +584,14 @@ def test_device_that_does_not_answer_is_an_error(
     facts: Facts, monkeypatch: pytest.MonkeyPatch, body: str, limit: float, reason: str
 ) -> None:
     """A device that is there and cannot be asked is an error, with what it said, and not a silent skip; nor a hang."""
-    monkeypatch.setattr(runif, "_ANSWER_S", limit)
+    monkeypatch.setattr(devices, "_ANSWER_S", limit)
     facts.tpu("return 4", body)
     facts.forget()
 
     with pytest.raises(ConditionUnclear) as raised:
         RunIf(tpu=True)
 
-    assert str(raised.value).startswith("RunIf: tpu could not be checked; a process of its own was asked")
+    assert str(raised.value).startswith("tpu could not be checked; a process of its own was asked")
     assert str(raised.value).endswith(reason)
 
 

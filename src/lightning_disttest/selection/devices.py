@@ -1,67 +1,107 @@
-"""What a test needs of this machine: tests that lack it are skipped with the reason, or fail if it was required."""
+"""The devices of this machine, looked up so that this process can still be forked into ranks afterwards.
+
+What has to touch a device to know does so in a process of its own: a pytest process that has opened a GPU or started
+the XLA runtime can not be forked any more.
+"""
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
-from typing import TYPE_CHECKING, Any
+import ctypes
+import os
+import subprocess
+import sys
+import warnings
+from functools import cache
+from typing import TYPE_CHECKING
 
-from lightning_disttest.errors import RequirementMissing
-from lightning_disttest.selection.marks import is_marked, plan_of
+from lightning_disttest.errors import ConditionUnclear
+from lightning_disttest.imports import is_importable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable
 
-    import pytest
-
-    from lightning_disttest.settings import Settings
-
-# How the reasons of RunIf, ours and Lightning's, begin for each of the names of --disttest-require.
-_REASONS = {"GPUs>=": "cuda", "CUDA device": "cuda", "TPU": "tpu", "Standalone execution": "standalone"}
+_ANSWER_S = 60.0
+_COUNT_GPUS = "import torch; print(torch.cuda.device_count())"
+_ASK_BF16 = "import torch; print(int(torch.cuda.is_available() and torch.cuda.is_bf16_supported()))"
+# The number of devices asks a metadata server, which may not answer; the number of chips only looks at the PCI bus.
+# Errors that mean "no TPU" are those of Lightning's XLAAccelerator, and that torch_xla cannot be imported.
+_COUNT_TPUS = """
+try:
+    from torch_xla._internal import tpu
+    print(tpu.num_available_chips() and tpu.num_available_devices())
+except (ImportError, ValueError, AssertionError, OSError):
+    print(0)
+"""
 
 
 def count_gpus() -> int:
-    """Return the number of CUDA GPUs that this process may use, without touching the driver (through NVML)."""
+    """Return the number of GPUs that are visible to this process.
+
+    ``torch.cuda.device_count`` initialises the driver where NVML has no answer: with MIG, on ROCm, in containers
+    without libnvidia-ml. There a process of its own is asked, unless there is no driver at all.
+    """
     import torch
 
-    return torch.cuda.device_count()
+    if torch.version.hip is not None:
+        return _ask("min_cuda_gpus", _COUNT_GPUS)
+    if torch.version.cuda is None:
+        return 0
+    counted = _count_gpus_by_nvml()
+    if counted is not None:
+        return counted
+    return _ask("min_cuda_gpus", _COUNT_GPUS) if _has_cuda_driver() else 0
+
+
+def has_bf16() -> bool:
+    """Tell whether the current GPU can compute in bfloat16.
+
+    Asked in a process of its own: torch has to initialise CUDA to know, and ranks can not be forked after that.
+    """
+    return count_gpus() > 0 and _ask("bf16_cuda", _ASK_BF16) == 1
 
 
 def has_tpu() -> bool:
-    """Tell whether this machine has TPU chips, by the PCI bus: that never blocks and initialises no runtime."""
-    if importlib.util.find_spec("torch_xla") is None:
+    """Tell whether there is a TPU; asked in a process of its own, which may neither block nor touch this one."""
+    return is_importable("torch_xla") and _ask("tpu", _COUNT_TPUS) > 0
+
+
+def _count_gpus_by_nvml() -> int | None:
+    import torch
+
+    count: Callable[[], int] = getattr(torch.cuda, "_device_count_nvml", lambda: -1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that NVML does not work; the answer then comes from elsewhere
+        counted = count()
+    return counted if counted >= 0 else None
+
+
+def _has_cuda_driver() -> bool:
+    try:
+        ctypes.CDLL("libcuda.so.1")  # opens no device before cuInit
+    except OSError:
         return False
-    tpu = importlib.import_module("torch_xla._internal.tpu")
-    return bool(tpu.num_available_chips())
+    return True
 
 
-def missing_device(item: pytest.Item, settings: Settings) -> str | None:
-    """Return why a test is to be skipped, None if this machine has what its marks ask for.
+def _ask(keyword: str, code: str) -> int:
+    """Return the number that ``code`` prints in a fresh process; asked once per set of visible GPUs.
 
     Raises:
-        RequirementMissing: if it would be skipped, now or by its RunIf, for lack of something that was required.
+        ConditionUnclear: if it prints none.
     """
-    if not is_marked(item) or item.get_closest_marker("skip") is not None:
-        return None
-    by_marks, by_conditions = list(_lacks_of_marks(item)), list(_lacks_of_conditions(item))
-    required = settings.require | ({"tpu"} if settings.tpu else set())
-    for name, reason in (*by_marks, *by_conditions):
-        if name in required:
-            raise RequirementMissing(item.nodeid, reason, "--disttest-require" if name in settings.require else "--tpu")
-    return by_marks[0][1] if by_marks else None
+    answer, problem = _ask_once(code, os.environ.get("CUDA_VISIBLE_DEVICES"))
+    if not answer.isdecimal():
+        raise ConditionUnclear(keyword, problem)
+    return int(answer)
 
 
-def _lacks_of_marks(item: pytest.Item) -> Iterator[tuple[str, str]]:
-    plan = plan_of(item)
-    if plan is not None and plan.device == "cuda" and (present := count_gpus()) < plan.world_size:
-        yield "cuda", f"needs {plan.world_size} GPU{'s' if plan.world_size > 1 else ''}, {present} found"
-    if item.get_closest_marker("tpu") is not None and not has_tpu():
-        yield "tpu", "needs a TPU, none found"
-
-
-def _lacks_of_conditions(item: pytest.Item) -> Iterator[tuple[str, str]]:
-    for mark in item.iter_markers("skipif"):
-        reason: Any = mark.kwargs.get("reason")
-        if mark.kwargs.get("condition") is True and isinstance(reason, str) and reason.startswith("Requires: ["):
-            for part in reason.removeprefix("Requires: [").removesuffix("]").split(" + "):
-                yield from ((name, part) for start, name in _REASONS.items() if part.startswith(start))
+@cache
+def _ask_once(code: str, _: str | None) -> tuple[str, str]:
+    """Return the last word on stdout, and what to say if that is no answer."""
+    command = [sys.executable, "-W", "ignore", "-c", code]
+    try:
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_ANSWER_S)
+    except subprocess.TimeoutExpired:
+        return "", f"no answer within {_ANSWER_S:g} s"
+    problem = done.stderr.strip() or f"exit code {done.returncode} after {done.stdout.strip()!r}"
+    return (done.stdout.split() or [""])[-1] if done.returncode == 0 else "", problem

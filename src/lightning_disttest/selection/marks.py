@@ -33,7 +33,7 @@ MARKERS = (
     "world_size, all visible GPUs.",
     "multigpu_dynamic(world_size=None): the same as distributed(world_size, device='cuda', static=False); without "
     "world_size, all visible GPUs.",
-    "tpu: run the test on a TPU only; without one it is skipped, and with --tpu it fails.",
+    "tpu(): run the test on a TPU only; without one it is skipped, and with --tpu it fails.",
 )
 
 

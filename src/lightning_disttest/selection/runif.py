@@ -7,38 +7,22 @@ imported, and a pytest process that has opened a GPU or started the XLA runtime 
 
 from __future__ import annotations
 
-import ctypes
-import importlib.util
 import os
 import platform
-import subprocess
 import sys
-import warnings
 from dataclasses import dataclass
-from functools import cache
 from importlib import metadata
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 from packaging.version import InvalidVersion, Version
 
-from lightning_disttest.errors import ConditionUnclear, InvalidCondition
+from lightning_disttest.errors import InvalidCondition
+from lightning_disttest.imports import is_importable
+from lightning_disttest.selection import devices
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-_ANSWER_S = 60.0
-_COUNT_GPUS = "import torch; print(torch.cuda.device_count())"
-_ASK_BF16 = "import torch; print(int(torch.cuda.is_available() and torch.cuda.is_bf16_supported()))"
-# The number of devices asks a metadata server, which may not answer; the number of chips only looks at the PCI bus.
-# Errors that mean "no TPU" are those of Lightning's XLAAccelerator, and that torch_xla cannot be imported.
-_COUNT_TPUS = """
-try:
-    from torch_xla._internal import tpu
-    print(tpu.num_available_chips() and tpu.num_available_devices())
-except (ImportError, ValueError, AssertionError, OSError):
-    print(0)
-"""
 
 
 def RunIf(  # noqa: N802  the name is Lightning's
@@ -127,7 +111,7 @@ class _Condition:
 
 
 def _lack_of_gpus(wanted: int) -> str:
-    return f"GPUs>={wanted}" if _count_gpus() < wanted else ""
+    return f"GPUs>={wanted}" if devices.count_gpus() < wanted else ""
 
 
 def _lack_of_newer_torch(wanted: str) -> str:
@@ -173,16 +157,16 @@ _CONDITIONS = {
     "min_torch": _Condition(_version, _lack_of_newer_torch),
     "max_torch": _Condition(_version, _lack_of_older_torch),
     "min_python": _Condition(_version, _lack_of_python),
-    "bf16_cuda": _unless(lambda: _has_bf16(), "CUDA device bf16"),
+    "bf16_cuda": _unless(lambda: devices.has_bf16(), "CUDA device bf16"),
     "skip_windows": _unless(lambda: sys.platform != "win32", "unimplemented on Windows"),
-    "tpu": _unless(lambda: _has_tpu(), "TPU"),
+    "tpu": _unless(lambda: devices.has_tpu(), "TPU"),
     "mps": _Condition(_choice, _lack_of_mps),
     "standalone": _Condition(_switch, _lack_of_standalone),
     "deepspeed": _Condition(_switch, _lack_of_deepspeed),
     "dynamo": _unless(lambda: _has_dynamo(), "torch.dynamo"),
     "linux_only": _unless(lambda: sys.platform == "linux", "only linux"),
     "rich": _unless(lambda: _has_package("rich", "10.2.2"), "Rich"),
-    "omegaconf": _unless(lambda: _has_module("omegaconf"), "omegaconf"),
+    "omegaconf": _unless(lambda: is_importable("omegaconf"), "omegaconf"),
     "psutil": _unless(lambda: _has_package("psutil"), "psutil"),
     "sklearn": _unless(lambda: _has_package("scikit-learn"), "scikit-learn"),
     "onnx": _unless(lambda: _has_package("onnx"), "onnx"),
@@ -194,55 +178,6 @@ _KEYS = frozenset(("min_cuda_gpus", "tpu", "standalone"))
 
 
 # The facts.
-
-
-def _count_gpus() -> int:
-    """Return the number of GPUs that are visible to this process.
-
-    ``torch.cuda.device_count`` initialises the driver where NVML has no answer: with MIG, on ROCm, in containers
-    without libnvidia-ml. There a process of its own is asked, unless there is no driver at all.
-    """
-    import torch
-
-    if torch.version.hip is not None:
-        return _ask("min_cuda_gpus", _COUNT_GPUS)
-    if torch.version.cuda is None:
-        return 0
-    counted = _count_gpus_by_nvml()
-    if counted is not None:
-        return counted
-    return _ask("min_cuda_gpus", _COUNT_GPUS) if _has_cuda_driver() else 0
-
-
-def _count_gpus_by_nvml() -> int | None:
-    import torch
-
-    count: Callable[[], int] = getattr(torch.cuda, "_device_count_nvml", lambda: -1)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that NVML does not work; the answer then comes from elsewhere
-        counted = count()
-    return counted if counted >= 0 else None
-
-
-def _has_cuda_driver() -> bool:
-    try:
-        ctypes.CDLL("libcuda.so.1")  # opens no device before cuInit
-    except OSError:
-        return False
-    return True
-
-
-def _has_bf16() -> bool:
-    """Tell whether the current GPU can compute in bfloat16.
-
-    Asked in a process of its own: torch has to initialise CUDA to know, and ranks can not be forked after that.
-    """
-    return _count_gpus() > 0 and _ask("bf16_cuda", _ASK_BF16) == 1
-
-
-def _has_tpu() -> bool:
-    """Tell whether there is a TPU; asked in a process of its own, which may neither block nor touch this one."""
-    return _has_module("torch_xla") and _ask("tpu", _COUNT_TPUS) > 0
 
 
 def _has_mps() -> bool:
@@ -265,7 +200,7 @@ def _torch_version() -> str | None:
         try:
             return metadata.version("torch")
         except metadata.PackageNotFoundError:
-            if not _has_module("torch"):
+            if not is_importable("torch"):
                 return None
     import torch
 
@@ -282,36 +217,5 @@ def _has_package(name: str, at_least: str = "") -> bool:
     try:
         installed = Version(metadata.version(name))
     except (metadata.PackageNotFoundError, InvalidVersion):
-        return not at_least and _has_module(name)
+        return not at_least and is_importable(name)
     return not at_least or installed >= Version(at_least)
-
-
-def _has_module(name: str) -> bool:
-    try:
-        return importlib.util.find_spec(name) is not None
-    except ValueError:  # imported, but without a spec: a test double
-        return True
-
-
-def _ask(keyword: str, code: str) -> int:
-    """Return the number that ``code`` prints in a fresh process; asked once per set of visible GPUs.
-
-    Raises:
-        ConditionUnclear: if it prints none.
-    """
-    answer, problem = _ask_once(code, os.environ.get("CUDA_VISIBLE_DEVICES"))
-    if not answer.isdecimal():
-        raise ConditionUnclear(keyword, problem)
-    return int(answer)
-
-
-@cache
-def _ask_once(code: str, _: str | None) -> tuple[str, str]:
-    """Return the last word on stdout, and what to say if that is no answer."""
-    command = [sys.executable, "-W", "ignore", "-c", code]
-    try:
-        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_ANSWER_S)
-    except subprocess.TimeoutExpired:
-        return "", f"no answer within {_ANSWER_S:g} s"
-    problem = done.stderr.strip() or f"exit code {done.returncode} after {done.stdout.strip()!r}"
-    return (done.stdout.split() or [""])[-1] if done.returncode == 0 else "", problem

@@ -1,0 +1,490 @@
+"""Which tests run without a flag and under each one, on functions, classes, modules and parameters alike."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+import pytest
+
+from tests.acceptance.conftest import RunOnce
+from tests.harness import Run, lines_with
+
+S, C, T, MS, MD = FLAGS = ("--standalone", "--cuda-only", "--tpu", "--multigpu-static", "--multigpu-dynamic")
+TWINS = {
+    S: ("PL_RUN_STANDALONE_TESTS", "disttest_standalone"),
+    C: ("RUN_ONLY_CUDA_TESTS", "disttest_cuda_only"),
+    T: ("PL_RUN_TPU_TESTS", "disttest_tpu"),
+    MS: ("DISTTEST_MULTIGPU_STATIC", "disttest_multigpu_static"),
+    MD: ("DISTTEST_MULTIGPU_DYNAMIC", "disttest_multigpu_dynamic"),
+}
+# No machine has a GPU or a TPU here, and no flag is inherited from the run of the suite.
+QUIET = {"CUDA_VISIBLE_DEVICES": "", **{variable: "" for variable, _ in TWINS.values()}}
+CONFTEST = """
+    import sys
+    sys.modules["torch_xla"] = None
+"""
+# What Lightning's RunIf gives on a machine without devices, whatever the flags: no module of Lightning is imported.
+LIGHTNING = """
+    import pytest
+
+    def LightningRunIf(reason, **keys):
+        return pytest.mark.skipif(condition=True, reason=f"Requires: [{reason}]", **keys)
+"""
+IMPORTS = "import pytest\nfrom lightning_disttest import RunIf\nfrom runif import LightningRunIf\n"
+FORMS = ("function", "class", "module", "param")
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row of the table: marks, the flags that keep such a test, and why a plain run skips it, if it does."""
+
+    marks: tuple[str, ...]
+    kept_by: frozenset[str] = frozenset()
+    skipped: str | None = None
+
+
+def _row(*marks: str, by: Collection[str] = (), skipped: str | None = None) -> Row:
+    return Row(marks, frozenset(by), skipped)
+
+
+_NO_GPUS, _NO_TPU = "needs 2 GPUs, 0 found", "needs a TPU, none found"
+_GPUS = 'LightningRunIf("GPUs>=2", min_cuda_gpus=True)'
+_SKIP = 'pytest.mark.skip(reason="never")'
+_DISTRIBUTED = "pytest.mark.distributed(2)"
+ROWS = {
+    "unmarked": _row(),
+    "static": _row(_DISTRIBUTED, by=[MS]),
+    "dynamic": _row("pytest.mark.distributed(2, static=False)", by=[MD]),
+    "standalone": _row("pytest.mark.standalone", by=[S]),
+    "ours_standalone": _row("RunIf(standalone=True)", by=[S], skipped="Requires: [Standalone execution]"),
+    "theirs_standalone": _row(
+        'LightningRunIf("Standalone execution", standalone=True)', by=[S], skipped="Requires: [Standalone execution]"
+    ),
+    "tpu": _row("pytest.mark.tpu", by=[T], skipped=_NO_TPU),
+    "ours_tpu": _row("RunIf(tpu=True)", by=[T], skipped="Requires: [TPU]"),
+    "theirs_tpu": _row('LightningRunIf("TPU", tpu=True)', by=[T], skipped="Requires: [TPU]"),
+    "tpu_standalone": _row("pytest.mark.tpu", "pytest.mark.standalone", by=[T, S], skipped=_NO_TPU),
+    "theirs_tpu_standalone": _row(
+        'LightningRunIf("TPU + Standalone execution", tpu=True, standalone=True)',
+        by=[T, S],
+        skipped="Requires: [TPU + Standalone execution]",
+    ),
+    "multigpu_static": _row("pytest.mark.multigpu_static(2)", by=[C, MS], skipped=_NO_GPUS),
+    "multigpu_dynamic": _row("pytest.mark.multigpu_dynamic(2)", by=[C, MD], skipped=_NO_GPUS),
+    "cuda_static": _row('pytest.mark.distributed(2, device="cuda")', by=[C, MS], skipped=_NO_GPUS),
+    "cuda_dynamic": _row('pytest.mark.distributed(2, device="cuda", static=False)', by=[C, MD], skipped=_NO_GPUS),
+    "theirs_gpus": _row(_GPUS, by=[C], skipped="Requires: [GPUs>=2]"),
+    "theirs_gpus_standalone": _row(
+        'LightningRunIf("GPUs>=2 + Standalone execution", min_cuda_gpus=True, standalone=True)',
+        by=[C, S],
+        skipped="Requires: [GPUs>=2 + Standalone execution]",
+    ),
+    "static_with_gpus": _row(_DISTRIBUTED, _GPUS, by=[C, MS], skipped="Requires: [GPUs>=2]"),
+    "static_other_condition": _row(
+        _DISTRIBUTED, 'pytest.mark.skipif(True, reason="another reason")', by=[MS], skipped="another reason"
+    ),
+    "static_skipped": _row(_DISTRIBUTED, _SKIP, skipped="never"),
+    "standalone_skipped": _row("pytest.mark.standalone", _SKIP, skipped="never"),
+    "tpu_skipped": _row("pytest.mark.tpu", _SKIP, skipped="never"),
+    "gpus_skipped": _row(_GPUS, _SKIP, skipped="Requires: [GPUs>=2]"),
+}
+THEIRS = {name: row for name, row in ROWS.items() if name.startswith(("theirs", "gpus_skipped", "unmarked"))}
+# Marks of one test in several places: (id, flags that keep it).
+MIXED = {"test_mixed.py::TestMixed::test_it": frozenset((C, S))}
+
+
+def _id(form: str, name: str) -> str:
+    """Return the node id of a row in one of its forms."""
+    return {
+        "function": f"test_function.py::test_{name}",
+        "class": f"test_class.py::Test_{name}::test_it",
+        "module": f"test_module_{name}.py::test_it",
+        "param": f"test_param.py::test_it[{name}]",
+    }[form]
+
+
+def _files(rows: Mapping[str, Row] = ROWS, forms: Collection[str] = FORMS) -> dict[str, str]:
+    """Return the test files with all rows in the given forms, and what they need."""
+    files = {"conftest.py": CONFTEST, "runif.py": LIGHTNING}
+    decorators = {name: "".join(f"@{mark}\n" for mark in row.marks) for name, row in rows.items()}
+    if "function" in forms:
+        tests = [f"{decorators[name]}def test_{name}(): pass\n" for name in rows]
+        files["test_function.py"] = IMPORTS + "".join(tests)
+    if "class" in forms:
+        tests = [f"{decorators[name]}class Test_{name}:\n    def test_it(self): pass\n" for name in rows]
+        files["test_class.py"] = IMPORTS + "".join(tests)
+    if "module" in forms:
+        for name, row in rows.items():
+            files[f"test_module_{name}.py"] = f"{IMPORTS}pytestmark = [{', '.join(row.marks)}]\ndef test_it(): pass\n"
+    if "param" in forms:
+        params = [f"pytest.param(0, id={name!r}, marks=[{', '.join(row.marks)}])," for name, row in rows.items()]
+        head = '@pytest.mark.parametrize("_", [\n' + "\n".join(params) + "\n])\n"
+        files["test_param.py"] = f"{IMPORTS}{head}def test_it(_): pass\n"
+    return files
+
+
+def _table_files() -> dict[str, str]:
+    mixed = f"{IMPORTS}@{_GPUS}\nclass TestMixed:\n    @pytest.mark.standalone\n    def test_it(self): pass\n"
+    return _files() | {"test_mixed.py": mixed}
+
+
+_KEPT_BY = {_id(form, name): row.kept_by for form in FORMS for name, row in ROWS.items()} | MIXED
+
+
+def _expected(*flags: str) -> set[str]:
+    """Return the ids that the flags keep together; with --standalone, --cuda-only has no say."""
+    effective = set(flags) - ({C} if S in flags else set())
+    return {nodeid for nodeid, kept_by in _KEPT_BY.items() if effective <= kept_by}
+
+
+def _collected(run: Run) -> set[str]:
+    lines = [line for line in run.output.splitlines() if re.match(r"test_\w+\.py::", line)]
+    assert len(set(lines)) == len(lines), run.output
+    return set(lines)
+
+
+def _assert_kept(run: Run, kept: set[str], total: int) -> None:
+    """The run collected these tests, and says how many others it left out."""
+    assert _collected(run) == kept, run.output
+    summary = f"{len(kept)}/{total} tests collected ({total - len(kept)} deselected)"
+    if not kept:
+        summary = f"no tests collected ({total} deselected)"
+    assert summary in run.output
+    assert "nothing ran" not in run.output
+    assert run.returncode == (pytest.ExitCode.OK if kept else pytest.ExitCode.NO_TESTS_COLLECTED), run.output
+
+
+def _collect(
+    run_once: RunOnce, files: Mapping[str, str], *arguments: str, env: Mapping[str, str] | None = None
+) -> Run:
+    return run_once(files, "--collect-only", "-q", *arguments, env={**QUIET, **(env or {})})
+
+
+@pytest.fixture(scope="module")
+def plain(run_once: RunOnce) -> Run:
+    """Return a plain run of the whole table, with bodies, on a machine that has no device."""
+    gpus = "from lightning_disttest import RunIf\n@RunIf(min_cuda_gpus=2)\ndef test_ours_gpus(): pass\n"
+    return run_once(_table_files() | {"test_gpus.py": gpus}, env=QUIET)
+
+
+def test_a_plain_run_deselects_nothing(run_once: RunOnce) -> None:
+    """Without a flag every test is collected."""
+    run = _collect(run_once, _table_files())
+    assert _collected(run) == set(_KEPT_BY), run.output
+    assert f"{len(_KEPT_BY)} tests collected in" in run.output
+    assert run.returncode == 0
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_what_a_plain_run_skips(plain: Run, name: str) -> None:
+    """Without a flag a test runs, unless its condition is not met or its device is missing: then it says so."""
+    reason = ROWS[name].skipped
+    names = [_id(form, name).partition("::")[2] for form in ("function", "class", "param")]
+    assert [plain.outcome(each) for each in names] == ["passed" if reason is None else "skipped"] * 3, plain.output
+    if reason is not None:
+        texts = [plain.text(each) for each in names]
+        assert all(reason in text for text in texts), texts
+
+
+def test_a_plain_run_skips_what_lacks_a_device_in_modules_too(plain: Run) -> None:
+    """The marks of modules count as those of functions: as many tests are skipped, and none fails."""
+    skipped = sum(row.skipped is not None for row in ROWS.values())
+    passed = len(ROWS) - skipped
+    # Beside the table: the test with marks in two places, and the one with RunIf(min_cuda_gpus=2).
+    assert f"{passed * len(FORMS)} passed, {skipped * len(FORMS) + 2} skipped in" in plain.output
+    assert plain.returncode == 0
+
+
+def test_our_condition_on_gpus_in_a_plain_run(plain: Run) -> None:
+    """RunIf(min_cuda_gpus=2) of ours skips like Lightning's."""
+    assert plain.outcome("test_ours_gpus") == "skipped"
+    assert "Requires: [GPUs>=2]" in plain.text("test_ours_gpus")
+
+
+@pytest.mark.parametrize("way", ["option", "environment", "ini"])
+@pytest.mark.parametrize("flag", FLAGS)
+def test_one_flag(run_once: RunOnce, flag: str, way: str) -> None:
+    """Each flag keeps the same tests whether it is given as option, by environment or in the ini file."""
+    variable, ini = TWINS[flag]
+    files = _table_files() | ({"pytest.ini": f"[pytest]\n{ini} = true\n"} if way == "ini" else {})
+    arguments = [flag] if way == "option" else []
+    run = _collect(run_once, files, *arguments, env={variable: "1"} if way == "environment" else {})
+    kept = _expected(flag)
+    assert 0 < len(kept) < len(_KEPT_BY)
+    _assert_kept(run, kept, len(_KEPT_BY))
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [(S, C), (S, T), (C, T), (S, C, T), (C, MS), (C, MD), (MS, MD), (S, MS)],
+    ids=lambda flags: "".join(flags),
+)
+def test_several_flags(run_once: RunOnce, flags: tuple[str, ...]) -> None:
+    """Several flags keep what each of them keeps; --standalone with --cuda-only is --standalone alone."""
+    _assert_kept(_collect(run_once, _table_files(), *flags), _expected(*flags), len(_KEPT_BY))
+
+
+def test_flags_from_several_sources(run_once: RunOnce) -> None:
+    """Flags intersect wherever each comes from."""
+    files = _table_files() | {"pytest.ini": "[pytest]\ndisttest_tpu = 1\n"}
+    run = _collect(run_once, files, S, env={"RUN_ONLY_CUDA_TESTS": "1"})
+    _assert_kept(run, _expected(S, T), len(_KEPT_BY))
+
+
+def test_our_condition_on_gpus_under_the_flag(run_once: RunOnce) -> None:
+    """RunIf(min_cuda_gpus=n) of ours is kept by --cuda-only, wherever it stands."""
+    rows = {"unmarked": ROWS["unmarked"], "ours_gpus": _row("RunIf(min_cuda_gpus=2)", by=[C])}
+    run = _collect(run_once, _files(rows), C)
+    _assert_kept(run, {_id(form, "ours_gpus") for form in FORMS}, 2 * len(FORMS))
+
+
+def test_the_ini_option_meets_the_condition(run_once: RunOnce) -> None:
+    """RunIf(standalone=True) runs when the flag is in the ini file: each test in a fresh process."""
+    source = """
+        import os
+        from lightning_disttest import RunIf
+
+        CONTROLLER = os.getpid()
+
+        @RunIf(standalone=True)
+        def test_it(): assert os.getpid() != CONTROLLER
+    """
+    run = run_once({"pytest.ini": "[pytest]\ndisttest_standalone = yes\n", "test_it.py": source}, env=QUIET)
+    assert run.outcomes == {"test_it": "passed"}, run.output
+
+
+def test_skips_under_a_flag_are_conditional_ones(run_once: RunOnce) -> None:
+    """Under a flag a test with a condition that is not met is still skipped, not dropped."""
+    rows = {name: ROWS[name] for name in ("static_other_condition", "static_skipped", "multigpu_static")}
+    run = run_once(_files(rows, ["function"]), MS, env=QUIET)
+    assert run.outcomes == {"test_static_other_condition": "skipped", "test_multigpu_static": "skipped"}, run.output
+    assert "2 skipped, 1 deselected in" in run.output
+
+
+_TPU_ROWS = {name: row for name, row in ROWS.items() if T in row.kept_by}
+
+
+@pytest.mark.parametrize("way", ["option", "environment"])
+def test_tpu_tests_fail_without_a_tpu_under_the_flag(run_once: RunOnce, way: str) -> None:
+    """With --tpu a test that needs a TPU fails if there is none."""
+    arguments, env = ([T], {}) if way == "option" else ([], {"PL_RUN_TPU_TESTS": "1"})
+    run = run_once(_files(_TPU_ROWS, ["function"]), *arguments, env=QUIET | env)
+    assert run.outcomes == {f"test_{name}": "error" for name in _TPU_ROWS}, run.output
+    for name in _TPU_ROWS:
+        text = run.text(f"test_{name}")
+        assert lines_with(text, f"test_function.py::test_{name} cannot run here", "TPU", "because --tpu is set"), text
+    assert run.returncode == 1
+    assert "nothing ran" not in run.output
+
+
+# What is missing, by the name that requires it; the last three rows are skips that nobody asked about.
+_LACKS = {
+    "cuda": {"multigpu_static": _NO_GPUS, "cuda_dynamic": _NO_GPUS, "theirs_gpus": "GPUs>=2"},
+    "tpu": {"tpu": _NO_TPU, "ours_tpu": "TPU", "theirs_tpu": "TPU"},
+    "standalone": {"ours_standalone": "Standalone execution", "theirs_standalone": "Standalone execution"},
+}
+_OTHER_SKIPS = {
+    "static_other_condition": ROWS["static_other_condition"],
+    "static_skipped": ROWS["static_skipped"],
+    "other_requirement": _row('LightningRunIf("torch>=99")'),
+}
+
+
+@pytest.mark.parametrize(
+    ("names", "way"),
+    [("cuda,tpu,standalone", "option"), ("cuda", "environment"), ("tpu", "ini"), ("standalone", "option")],
+)
+def test_required_devices(run_once: RunOnce, names: str, way: str) -> None:
+    """A test that would be skipped for lack of what is required fails and says what is missing; no other skip does."""
+    lacks = {name: text for each in names.split(",") for name, text in _LACKS[each].items()}
+    required_by_nobody = {name for each in _LACKS.values() for name in each if name not in lacks}
+    rows = {name: ROWS[name] for each in _LACKS.values() for name in each} | _OTHER_SKIPS
+    files = _files(rows, ["function"])
+    if way == "ini":
+        files["pytest.ini"] = f"[pytest]\ndisttest_require = {names}\n"
+    arguments = [f"--disttest-require={names}"] if way == "option" else []
+    env = {"DISTTEST_REQUIRE": names} if way == "environment" else {}
+    run = run_once(files, *arguments, env=QUIET | env)
+    failed = {f"test_{name}": "error" for name in lacks}
+    skipped = {f"test_{name}": "skipped" for name in (*required_by_nobody, *_OTHER_SKIPS)}
+    assert run.outcomes == failed | skipped, run.output
+    for name, text in lacks.items():
+        shown = run.text(f"test_{name}")
+        assert f"test_{name} cannot run here: {text}. It is not skipped because --disttest-require is set" in shown
+
+
+_SKIPS = "import pytest\n@pytest.mark.standalone\ndef test_it(): pytest.skip('not today')\n"
+_XFAILS = "import pytest\n@pytest.mark.standalone\n@pytest.mark.xfail\ndef test_it(): assert False\n"
+_FAILS = "import pytest\n@pytest.mark.standalone\ndef test_it(): assert False\n"
+_PLAIN = "def test_it(): pass\n"
+
+
+@pytest.mark.parametrize(
+    ("source", "flags", "named"),
+    [
+        (_PLAIN, [S], [S]),
+        (_SKIPS, [S], [S]),
+        (_PLAIN, [C, T], [C, T]),
+        (_PLAIN, [MS, MD], [MS, MD]),
+        (_PLAIN, [S, "-n2"], [S]),
+        (_SKIPS, [S, "-n2"], [S]),
+    ],
+    ids=["none selected", "all skipped", "two flags", "kinds", "xdist, none selected", "xdist, all skipped"],
+)
+def test_nothing_ran(run_once: RunOnce, source: str, flags: list[str], named: list[str]) -> None:
+    """A run with flags in which no selected test was executed fails, and says so once, with its flags."""
+    run = run_once({"test_some.py": source}, *flags, env=QUIET)
+    assert run.returncode == pytest.ExitCode.TESTS_FAILED, run.output
+    (line,) = lines_with(run.output, "nothing ran")
+    assert f"no test that {' and '.join(named)} selects was executed" in line
+    for flag in named:
+        assert f"{flag} or {TWINS[flag][0]}=1" in line
+
+
+@pytest.mark.parametrize(
+    ("source", "arguments", "code"),
+    [
+        (_PLAIN, [], 0),
+        (_XFAILS, [S], 0),
+        (_XFAILS, [S, "-n2"], 0),
+        (_FAILS, [S], 1),
+        (_PLAIN, [S, "--collect-only"], 5),
+        (_SKIPS, [S, "--collect-only"], 0),
+    ],
+    ids=["no flag", "xfailed", "xdist, xfailed", "failed", "collect-only, none", "collect-only, one"],
+)
+def test_something_ran(run_once: RunOnce, source: str, arguments: list[str], code: int) -> None:
+    """A run that executed a selected test, or was not to execute any, is left as pytest judges it."""
+    run = run_once({"test_some.py": source}, *arguments, env=QUIET)
+    assert run.returncode == code, run.output
+    assert "nothing ran" not in run.output
+
+
+_PLACES = {
+    "distributed": _DISTRIBUTED,
+    "standalone": "pytest.mark.standalone",
+    "tpu": "pytest.mark.tpu",
+    "multigpu_static": "pytest.mark.multigpu_static(2)",
+    "multigpu_dynamic": "pytest.mark.multigpu_dynamic(2)",
+}
+_PAIRS = {
+    (one, other): _row(_PLACES[one], _PLACES[other])
+    for one in _PLACES
+    for other in _PLACES
+    if one < other and (one, other) != ("standalone", "tpu")
+}
+_CONTRADICTIONS = {f"{one}_and_{other}": row for (one, other), row in _PAIRS.items()} | {
+    "distributed_and_ours": _row(_DISTRIBUTED, "RunIf(standalone=True)"),
+    "distributed_and_theirs": _row(_DISTRIBUTED, 'LightningRunIf("TPU", tpu=True)'),
+    "multigpu_static_and_ours": _row("pytest.mark.multigpu_static(2)", "RunIf(tpu=True)"),
+}
+_LEGAL = {
+    "tpu_with_standalone": _row("pytest.mark.tpu", "pytest.mark.standalone"),
+    "tpu_with_ours": _row("pytest.mark.tpu", "RunIf(standalone=True)"),
+    "ours_with_standalone": _row("RunIf(tpu=True)", "pytest.mark.standalone"),
+    "distributed_with_gpus": _row(_DISTRIBUTED, _GPUS),
+}
+
+
+def test_marks_that_contradict(run_once: RunOnce) -> None:
+    """Two marks that name two places to run a test end the run before it begins, and all such tests are named."""
+    files = _files(_CONTRADICTIONS | _LEGAL) | {"test_across.py": _ACROSS}
+    run = _collect(run_once, files)
+    assert run.returncode == pytest.ExitCode.USAGE_ERROR, run.output
+    refused = {line.strip().partition(": it is marked both")[0] for line in lines_with(run.output, "marked both")}
+    wrong = {_id(form, name) for form in FORMS for name in _CONTRADICTIONS}
+    assert refused == wrong | {"test_across.py::TestIt::test_it"}
+    for one, other in _PAIRS:
+        nodeid = _id("function", f"{one}_and_{other}")
+        assert lines_with(run.output, f"{nodeid}: it is marked both {one} and {other}"), run.output
+
+
+_ACROSS = f"""
+    import pytest
+
+    @{_DISTRIBUTED}
+    class TestIt:
+        @pytest.mark.standalone
+        def test_it(self): pass
+"""
+
+
+def test_marks_that_go_together(run_once: RunOnce) -> None:
+    """A standalone TPU test is legal, and so is a condition on GPUs beside any mark."""
+    run = _collect(run_once, _files(_LEGAL))
+    assert run.returncode == 0, run.output
+    assert _collected(run) == {_id(form, name) for form in FORMS for name in _LEGAL}
+
+
+@pytest.mark.parametrize(
+    ("expression", "parts"),
+    [
+        ("distributed", ("distributed", "multigpu")),
+        ("multigpu_static", ("multigpu_static",)),
+        ("multigpu_dynamic", ("multigpu_dynamic",)),
+    ],
+)
+@pytest.mark.parametrize("negated", [False, True], ids=["with", "without"])
+def test_mark_expressions(run_once: RunOnce, expression: str, parts: tuple[str, ...], negated: bool) -> None:
+    """``-m distributed`` means the aliases too, and these keep their own names."""
+    marked = {name for name, row in ROWS.items() if any(part in mark for part in parts for mark in row.marks)}
+    names = set(ROWS) - marked if negated else marked
+    assert names
+    run = _collect(run_once, _files(), "-m", f"not {expression}" if negated else expression)
+    _assert_kept(run, {_id(form, name) for form in FORMS for name in names}, len(ROWS) * len(FORMS))
+
+
+# What the conftest of Lightning's suites does: it looks at the item's own marks, and deselects without a hook.
+FILTER = """
+    import os
+    import sys
+
+    sys.modules["torch_xla"] = None
+    SWITCHES = {
+        "standalone": "PL_RUN_STANDALONE_TESTS", "min_cuda_gpus": "RUN_ONLY_CUDA_TESTS", "tpu": "PL_RUN_TPU_TESTS"
+    }
+
+    def wanted(item, keys):
+        marks = item.own_markers
+        if any(mark.name == "skip" for mark in marks):
+            return False
+        return all(any(mark.name == "skipif" and mark.kwargs.get(key) for mark in marks) for key in keys)
+
+    def pytest_collection_modifyitems(items):
+        keys = [key for key, variable in SWITCHES.items() if os.getenv(variable) == "1"]
+        if "standalone" in keys and "min_cuda_gpus" in keys:
+            keys.remove("min_cuda_gpus")
+        if keys:
+            items[:] = [item for item in items if wanted(item, keys)]
+"""
+
+
+@pytest.mark.parametrize(
+    "flags", [(S,), (C,), (T,), (S, C), (S, T), (C, T), (S, C, T)], ids=lambda flags: "".join(flags)
+)
+def test_lightnings_filter_keeps_the_same(run_once: RunOnce, flags: tuple[str, ...]) -> None:
+    """The marks of functions and parameters select as in Lightning's conftest; those of classes and modules do too."""
+    env = {TWINS[flag][0]: "1" for flag in flags}
+    files = _files(THEIRS)
+    ours = _collect(run_once, files, env=env)
+    filtered = files | {"conftest.py": FILTER}
+    theirs = _collect(run_once, _without_our_import(filtered), "-p", "no:lightning_disttest", env=env)
+    own = ("test_function.py", "test_param.py")
+    assert {nodeid for nodeid in _collected(ours) if nodeid.startswith(own)} == _collected(theirs), theirs.output
+    kept = {name for name in THEIRS if _id("function", name) in _collected(theirs)}
+    assert _collected(ours) == {_id(form, name) for form in FORMS for name in kept}
+
+
+def _without_our_import(files: Mapping[str, str]) -> dict[str, str]:
+    return {name: source.replace("from lightning_disttest import RunIf\n", "") for name, source in files.items()}
+
+
+def test_lightnings_filter_beside_the_plugin(run_once: RunOnce) -> None:
+    """A suite that keeps its own filter has what that keeps, and the plugin counts only what itself left out."""
+    env = {"PL_RUN_STANDALONE_TESTS": "1"}
+    run = _collect(run_once, _files(THEIRS) | {"conftest.py": FILTER}, env=env)
+    kept = {name for name, row in THEIRS.items() if S in row.kept_by}
+    assert _collected(run) == {_id(form, name) for form in ("function", "param") for name in kept}, run.output
+    assert "deselected" not in run.output
