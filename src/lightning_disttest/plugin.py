@@ -63,6 +63,13 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(filters.NothingRan(fields), "disttest-nothing-ran")
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Get in before ``--stepwise``: of hooks alike, the one that was registered last is called first."""
+    if session.config.pluginmanager.has_plugin("stepwiseplugin"):
+        session.config.pluginmanager.register(_EarlyGrouping(), "disttest-early-grouping")
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_make_collect_report(
     collector: pytest.Collector,
@@ -91,6 +98,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         raise pytest.UsageError(str(unclear)) from None
     yield
     _plan(config, items)
+
+
+class _EarlyGrouping:
+    """Sorts tests into groups before ``--stepwise`` looks where the run stopped: it goes by the order of the run."""
+
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        """Sort; what is wrong with marks is told later, of those tests that are left."""
+        with contextlib.suppress(InvalidMarks):
+            marks.plan_items(items)
+        filters.group(items)
 
 
 def _plan(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
 from tests.acceptance.conftest import RunOnce
-from tests.harness import Run, lines_with
+from tests.harness import Run, lines_with, run_pytest, write_tests
 
 S, C, T, MS, MD = FLAGS = ("--standalone", "--cuda-only", "--tpu", "--multigpu-static", "--multigpu-dynamic")
 TWINS = {
@@ -156,10 +157,16 @@ def _assert_kept(run: Run, kept: set[str], total: int) -> None:
     assert run.returncode == (pytest.ExitCode.OK if kept else pytest.ExitCode.NO_TESTS_COLLECTED), run.output
 
 
-def _collect(
-    run_once: RunOnce, files: Mapping[str, str], *arguments: str, env: Mapping[str, str] | None = None
-) -> Run:
-    return run_once(files, "--collect-only", "-q", *arguments, env={**QUIET, **(env or {})})
+def _collect(folder: Path, *arguments: str, env: Mapping[str, str] | None = None) -> Run:
+    return run_pytest(folder, "--collect-only", "-q", *arguments, env={**QUIET, **(env or {})})
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with the whole table; the second run in it is quicker than the first."""
+    folder = tmp_path_factory.mktemp("table")
+    write_tests(folder, _table_files())
+    return folder
 
 
 @pytest.fixture(scope="module")
@@ -169,9 +176,9 @@ def plain(run_once: RunOnce) -> Run:
     return run_once(_table_files() | {"test_gpus.py": gpus}, env=QUIET)
 
 
-def test_a_plain_run_deselects_nothing(run_once: RunOnce) -> None:
+def test_a_plain_run_deselects_nothing(table: Path) -> None:
     """Without a flag every test is collected."""
-    run = _collect(run_once, _table_files())
+    run = _collect(table)
     assert _collected(run) == set(_KEPT_BY), run.output
     assert f"{len(_KEPT_BY)} tests collected in" in run.output
     assert run.returncode == 0
@@ -205,38 +212,37 @@ def test_our_condition_on_gpus_in_a_plain_run(plain: Run) -> None:
 
 @pytest.mark.parametrize("way", ["option", "environment", "ini"])
 @pytest.mark.parametrize("flag", FLAGS)
-def test_one_flag(run_once: RunOnce, flag: str, way: str) -> None:
+def test_one_flag(table: Path, flag: str, way: str) -> None:
     """Each flag keeps the same tests whether it is given as option, by environment or in the ini file."""
     variable, ini = TWINS[flag]
-    files = _table_files() | ({"pytest.ini": f"[pytest]\n{ini} = true\n"} if way == "ini" else {})
-    arguments = [flag] if way == "option" else []
-    run = _collect(run_once, files, *arguments, env={variable: "1"} if way == "environment" else {})
+    (table / f"{ini}.ini").write_text(f"[pytest]\n{ini} = true\n")
+    arguments = {"option": [flag], "environment": [], "ini": ["-c", f"{ini}.ini"]}[way]
+    run = _collect(table, *arguments, env={variable: "1"} if way == "environment" else {})
     kept = _expected(flag)
     assert 0 < len(kept) < len(_KEPT_BY)
     _assert_kept(run, kept, len(_KEPT_BY))
 
 
 @pytest.mark.parametrize(
-    "flags",
-    [(S, C), (S, T), (C, T), (S, C, T), (C, MS), (C, MD), (MS, MD), (S, MS)],
-    ids=lambda flags: "".join(flags),
+    "flags", [(S, C), (S, T), (C, T), (S, C, T), (C, MS), (MS, MD)], ids=lambda flags: "".join(flags)
 )
-def test_several_flags(run_once: RunOnce, flags: tuple[str, ...]) -> None:
+def test_several_flags(table: Path, flags: tuple[str, ...]) -> None:
     """Several flags keep what each of them keeps; --standalone with --cuda-only is --standalone alone."""
-    _assert_kept(_collect(run_once, _table_files(), *flags), _expected(*flags), len(_KEPT_BY))
+    _assert_kept(_collect(table, *flags), _expected(*flags), len(_KEPT_BY))
 
 
-def test_flags_from_several_sources(run_once: RunOnce) -> None:
+def test_flags_from_several_sources(table: Path) -> None:
     """Flags intersect wherever each comes from."""
-    files = _table_files() | {"pytest.ini": "[pytest]\ndisttest_tpu = 1\n"}
-    run = _collect(run_once, files, S, env={"RUN_ONLY_CUDA_TESTS": "1"})
+    (table / "several.ini").write_text("[pytest]\ndisttest_tpu = 1\n")
+    run = _collect(table, S, "-c", "several.ini", env={"RUN_ONLY_CUDA_TESTS": "1"})
     _assert_kept(run, _expected(S, T), len(_KEPT_BY))
 
 
-def test_our_condition_on_gpus_under_the_flag(run_once: RunOnce) -> None:
+def test_our_condition_on_gpus_under_the_flag(tmp_path: Path) -> None:
     """RunIf(min_cuda_gpus=n) of ours is kept by --cuda-only, wherever it stands."""
     rows = {"unmarked": ROWS["unmarked"], "ours_gpus": _row("RunIf(min_cuda_gpus=2)", by=[C])}
-    run = _collect(run_once, _files(rows), C)
+    write_tests(tmp_path, _files(rows))
+    run = _collect(tmp_path, C)
     _assert_kept(run, {_id(form, "ours_gpus") for form in FORMS}, 2 * len(FORMS))
 
 
@@ -257,10 +263,11 @@ def test_the_ini_option_meets_the_condition(run_once: RunOnce) -> None:
 
 def test_skips_under_a_flag_are_conditional_ones(run_once: RunOnce) -> None:
     """Under a flag a test with a condition that is not met is still skipped, not dropped."""
-    rows = {name: ROWS[name] for name in ("static_other_condition", "static_skipped", "multigpu_static")}
-    run = run_once(_files(rows, ["function"]), MS, env=QUIET)
-    assert run.outcomes == {"test_static_other_condition": "skipped", "test_multigpu_static": "skipped"}, run.output
-    assert "2 skipped, 1 deselected in" in run.output
+    other = _row("pytest.mark.standalone", 'pytest.mark.skipif(True, reason="another reason")')
+    rows = {"other_condition": other, "standalone_skipped": ROWS["standalone_skipped"]}
+    run = run_once(_files(rows, ["function"]), S, env=QUIET)
+    assert run.outcomes == {"test_other_condition": "skipped"}, run.output
+    assert "1 skipped, 1 deselected in" in run.output
 
 
 _TPU_ROWS = {name: row for name, row in ROWS.items() if T in row.kept_by}
@@ -279,16 +286,18 @@ def test_tpu_tests_fail_without_a_tpu_under_the_flag(run_once: RunOnce, way: str
     assert "nothing ran" not in run.output
 
 
-# What is missing, by the name that requires it; the last three rows are skips that nobody asked about.
+# What is missing, by the name that requires it. Worlds import torch, so they are in one of the runs only.
 _LACKS = {
-    "cuda": {"multigpu_static": _NO_GPUS, "cuda_dynamic": _NO_GPUS, "theirs_gpus": "GPUs>=2"},
+    "cuda": {"theirs_gpus": "GPUs>=2"},
     "tpu": {"tpu": _NO_TPU, "ours_tpu": "TPU", "theirs_tpu": "TPU"},
     "standalone": {"ours_standalone": "Standalone execution", "theirs_standalone": "Standalone execution"},
 }
+_WORLDS = {"multigpu_static": _NO_GPUS, "cuda_dynamic": _NO_GPUS}
 _OTHER_SKIPS = {
-    "static_other_condition": ROWS["static_other_condition"],
-    "static_skipped": ROWS["static_skipped"],
+    "other_condition": _row("pytest.mark.standalone", 'pytest.mark.skipif(True, reason="another reason")'),
     "other_requirement": _row('LightningRunIf("torch>=99")'),
+    "standalone_skipped": ROWS["standalone_skipped"],
+    "tpu_skipped": ROWS["tpu_skipped"],
 }
 
 
@@ -299,17 +308,15 @@ _OTHER_SKIPS = {
 def test_required_devices(run_once: RunOnce, names: str, way: str) -> None:
     """A test that would be skipped for lack of what is required fails and says what is missing; no other skip does."""
     lacks = {name: text for each in names.split(",") for name, text in _LACKS[each].items()}
-    required_by_nobody = {name for each in _LACKS.values() for name in each if name not in lacks}
-    rows = {name: ROWS[name] for each in _LACKS.values() for name in each} | _OTHER_SKIPS
-    files = _files(rows, ["function"])
-    if way == "ini":
-        files["pytest.ini"] = f"[pytest]\ndisttest_require = {names}\n"
+    lacks |= _WORLDS if names == "cuda,tpu,standalone" else {}
+    others = {name for each in _LACKS.values() for name in each if name not in lacks}
+    files = _files({name: ROWS[name] for name in (*lacks, *others)} | _OTHER_SKIPS, ["function"])
+    files |= {"pytest.ini": f"[pytest]\ndisttest_require = {names}\n"} if way == "ini" else {}
     arguments = [f"--disttest-require={names}"] if way == "option" else []
     env = {"DISTTEST_REQUIRE": names} if way == "environment" else {}
     run = run_once(files, *arguments, env=QUIET | env)
     failed = {f"test_{name}": "error" for name in lacks}
-    skipped = {f"test_{name}": "skipped" for name in (*required_by_nobody, *_OTHER_SKIPS)}
-    assert run.outcomes == failed | skipped, run.output
+    assert run.outcomes == failed | {f"test_{name}": "skipped" for name in (*others, *_OTHER_SKIPS)}, run.output
     for name, text in lacks.items():
         shown = run.text(f"test_{name}")
         assert f"test_{name} cannot run here: {text}. It is not skipped because --disttest-require is set" in shown
@@ -388,10 +395,10 @@ _LEGAL = {
 }
 
 
-def test_marks_that_contradict(run_once: RunOnce) -> None:
+def test_marks_that_contradict(tmp_path: Path) -> None:
     """Two marks that name two places to run a test end the run before it begins, and all such tests are named."""
-    files = _files(_CONTRADICTIONS | _LEGAL) | {"test_across.py": _ACROSS}
-    run = _collect(run_once, files)
+    write_tests(tmp_path, _files(_CONTRADICTIONS | _LEGAL) | {"test_across.py": _ACROSS})
+    run = _collect(tmp_path)
     assert run.returncode == pytest.ExitCode.USAGE_ERROR, run.output
     refused = {line.strip().partition(": it is marked both")[0] for line in lines_with(run.output, "marked both")}
     wrong = {_id(form, name) for form in FORMS for name in _CONTRADICTIONS}
@@ -411,9 +418,10 @@ _ACROSS = f"""
 """
 
 
-def test_marks_that_go_together(run_once: RunOnce) -> None:
+def test_marks_that_go_together(tmp_path: Path) -> None:
     """A standalone TPU test is legal, and so is a condition on GPUs beside any mark."""
-    run = _collect(run_once, _files(_LEGAL))
+    write_tests(tmp_path, _files(_LEGAL))
+    run = _collect(tmp_path)
     assert run.returncode == 0, run.output
     assert _collected(run) == {_id(form, name) for form in FORMS for name in _LEGAL}
 
@@ -422,20 +430,21 @@ def test_marks_that_go_together(run_once: RunOnce) -> None:
     ("expression", "parts"),
     [
         ("distributed", ("distributed", "multigpu")),
+        ("not distributed", ("distributed", "multigpu")),
         ("multigpu_static", ("multigpu_static",)),
-        ("multigpu_dynamic", ("multigpu_dynamic",)),
+        ("not multigpu_dynamic", ("multigpu_dynamic",)),
     ],
 )
-@pytest.mark.parametrize("negated", [False, True], ids=["with", "without"])
-def test_mark_expressions(run_once: RunOnce, expression: str, parts: tuple[str, ...], negated: bool) -> None:
+def test_mark_expressions(table: Path, expression: str, parts: tuple[str, ...]) -> None:
     """``-m distributed`` means the aliases too, and these keep their own names."""
     marked = {name for name, row in ROWS.items() if any(part in mark for part in parts for mark in row.marks)}
-    names = set(ROWS) - marked if negated else marked
-    assert names
-    run = _collect(run_once, _files(), "-m", f"not {expression}" if negated else expression)
-    _assert_kept(run, {_id(form, name) for form in FORMS for name in names}, len(ROWS) * len(FORMS))
+    kept = {_id(form, name) for form in FORMS for name in marked}
+    if expression.startswith("not "):
+        kept = _KEPT_BY.keys() - kept
+    _assert_kept(_collect(table, "-m", expression), kept, len(_KEPT_BY))
 
 
+_THEIRS = _files(THEIRS)
 # What the conftest of Lightning's suites does: it looks at the item's own marks, and deselects without a hook.
 FILTER = """
     import os
@@ -461,30 +470,31 @@ FILTER = """
 """
 
 
-@pytest.mark.parametrize(
-    "flags", [(S,), (C,), (T,), (S, C), (S, T), (C, T), (S, C, T)], ids=lambda flags: "".join(flags)
-)
-def test_lightnings_filter_keeps_the_same(run_once: RunOnce, flags: tuple[str, ...]) -> None:
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """Return two folders with the same tests: with no filter in the conftest, and with Lightning's."""
+    ours, theirs = (tmp_path_factory.mktemp(name) for name in ("ours", "theirs"))
+    files = {name: source.replace("from lightning_disttest import RunIf\n", "") for name, source in _THEIRS.items()}
+    write_tests(ours, files)
+    write_tests(theirs, files | {"conftest.py": FILTER})
+    return ours, theirs
+
+
+@pytest.mark.parametrize("flags", [(S,), (C,), (T,), (S, C), (C, T)], ids=lambda flags: "".join(flags))
+def test_lightnings_filter_keeps_the_same(folders: tuple[Path, Path], flags: tuple[str, ...]) -> None:
     """The marks of functions and parameters select as in Lightning's conftest; those of classes and modules do too."""
     env = {TWINS[flag][0]: "1" for flag in flags}
-    files = _files(THEIRS)
-    ours = _collect(run_once, files, env=env)
-    filtered = files | {"conftest.py": FILTER}
-    theirs = _collect(run_once, _without_our_import(filtered), "-p", "no:lightning_disttest", env=env)
-    own = ("test_function.py", "test_param.py")
-    assert {nodeid for nodeid in _collected(ours) if nodeid.startswith(own)} == _collected(theirs), theirs.output
-    kept = {name for name in THEIRS if _id("function", name) in _collected(theirs)}
-    assert _collected(ours) == {_id(form, name) for form in FORMS for name in kept}
+    ours = _collected(_collect(folders[0], env=env))
+    theirs = _collected(_collect(folders[1], "-p", "no:lightning_disttest", env=env))
+    kept = {name for name in THEIRS if _id("function", name) in theirs}
+    assert {nodeid for nodeid in ours if nodeid.startswith(("test_function.py", "test_param.py"))} == theirs
+    assert ours == {_id(form, name) for form in FORMS for name in kept}
+    assert bool(kept) == (flags != (C, T))
 
 
-def _without_our_import(files: Mapping[str, str]) -> dict[str, str]:
-    return {name: source.replace("from lightning_disttest import RunIf\n", "") for name, source in files.items()}
-
-
-def test_lightnings_filter_beside_the_plugin(run_once: RunOnce) -> None:
+def test_lightnings_filter_beside_the_plugin(folders: tuple[Path, Path]) -> None:
     """A suite that keeps its own filter has what that keeps, and the plugin counts only what itself left out."""
-    env = {"PL_RUN_STANDALONE_TESTS": "1"}
-    run = _collect(run_once, _files(THEIRS) | {"conftest.py": FILTER}, env=env)
+    run = _collect(folders[1], env={"PL_RUN_STANDALONE_TESTS": "1"})
     kept = {name for name, row in THEIRS.items() if S in row.kept_by}
     assert _collected(run) == {_id(form, name) for form in ("function", "param") for name in kept}, run.output
     assert "deselected" not in run.output

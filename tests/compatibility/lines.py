@@ -60,7 +60,7 @@ class Line:
         plugins: entry points of the plugins that the line needs, which the suite switches off otherwise.
         before: arguments of a run that goes before, in the same folder; None for no such run.
         cwd: where the run that shows the feature is started, inside the folder.
-        pytest: the major version of pytest that has the feature first.
+        since: the major version of pytest that has the feature first.
     """
 
     name: str
@@ -75,7 +75,7 @@ class Line:
     plugins: tuple[str, ...] = ()
     before: tuple[str, ...] | None = None
     cwd: str = "."
-    pytest: int = 8
+    since: int = 8
 
     @property
     def run_without(self) -> tuple[object, ...]:
@@ -85,7 +85,7 @@ class Line:
     @property
     def has_its_pytest(self) -> bool:
         """Whether the pytest that is installed has the feature."""
-        return int(pytest.__version__.partition(".")[0]) >= self.pytest
+        return int(pytest.__version__.partition(".")[0]) >= self.since
 
 
 def common_outcomes(run: Run) -> dict[str, str]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tests.compatibility.lines import KINDS, Line
-from tests.harness import Run, json_lines
+from tests.compatibility.lines import KINDS, OUTCOMES, Line
+from tests.harness import Run, json_lines, lines_with
 
 _MEETING = """
     import os, time
@@ -119,10 +119,10 @@ XDIST = (
 _HANGING = """
     import threading
     import pytest
-    from test_common import every_kind
+    from test_common import MARKS
 
     {mark}
-    @every_kind
+    @pytest.mark.parametrize("kind", [pytest.param(kind, marks=MARKS[kind]) for kind in {kinds}])
     def test_hangs(kind, world):
         if world.rank == world.world_size - 1:
             threading.Event().wait()
@@ -130,34 +130,198 @@ _HANGING = """
 """
 
 
-def _ends_a_hanging_rank(limit: float) -> Callable[[Run], None]:
+def _ends_hanging_ranks(limit: float, kinds: tuple[str, ...]) -> Callable[[Run], None]:
     def check(run: Run) -> None:
-        for kind in KINDS:
-            name = f"test_hangs[{kind}]"
-            assert run.outcome(name) == "failed"
-            text = run.text(name)
-            assert f"was still in call at the time limit of {limit:g} s" in text, text
-            assert "in wait" in text and "in test_hangs" in text, text
+        for kind in kinds:
+            assert run.outcome(f"test_hangs[{kind}]") == "failed"
+            text = run.text(f"test_hangs[{kind}]")
+            ended = [line for line in lines_with(text, f"was still in call at the time limit of {limit:g} s", "(pid")]
+            assert len(ended) == text.count("in test_hangs") == (1 if kind == "standalone" else 2), text
+            assert "threading.py" in text
 
     return check
 
 
-def _timeout_line(name: str, limit: float, *arguments: str, mark: str = "", ini: str = "") -> Line:
+def _timeout_line(
+    what: str, limit: float, *arguments: str, kinds: tuple[str, ...] = ("static",), mark: str = "", ini: str = ""
+) -> Line:
     return Line(
-        name=f"pytest-timeout, {name}",
-        on_ranks="",
-        check=_ends_a_hanging_rank(limit),
+        name=f"pytest-timeout, {what}",
+        on_ranks="its limit ends all ranks of a test, with the stacks of all, by either method; the run goes on",
+        check=_ends_hanging_ranks(limit, kinds),
         arguments=arguments,
         off=("-p", "no:timeout", "--disttest-timeout=0.5"),
-        files={"test_a_hanging.py": _HANGING.format(mark=mark)},
+        files={"test_a_hanging.py": _HANGING.format(mark=mark, kinds=kinds)},
         ini=ini,
     )
 
 
 TIMEOUT = (
-    _timeout_line("its mark with `method=\"signal\"`", 1, mark='@pytest.mark.timeout(1, method="signal")'),
-    _timeout_line("its mark with `method=\"thread\"`", 1, mark='@pytest.mark.timeout(1, method="thread")'),
-    _timeout_line("`--timeout`", 1.5, "--timeout=1.5"),
-    _timeout_line("its ini `timeout`", 1.5, ini="timeout = 1.5\ntimeout_method = thread\n"),
+    _timeout_line("its mark", 1, kinds=KINDS, mark='@pytest.mark.timeout(1, method="thread")'),
+    _timeout_line("`--timeout`", 1.5, "--timeout=1.5", "--timeout-method=signal"),
+    _timeout_line("its ini option", 1.5, ini="timeout = 1.5\ntimeout_method = thread\n"),
 )
-RUNNERS = (*XDIST, *TIMEOUT)
+
+# On the last rank, and in the first run of a test only.
+_FAILING_ONCE = """
+    import pytest
+
+    @pytest.fixture
+    def first_time(request, world):
+        flag = request.config.rootpath / f"{request.node.name}.flag"
+        first = world.rank == world.world_size - 1 and not flag.exists()
+        if first:
+            flag.touch()
+        return first
+"""
+_FLAKY = """
+    import os, signal
+    import pytest
+    from test_common import every_kind
+
+    class Late(ConnectionError): pass
+
+    @every_kind
+    {late}
+    def test_late(kind, first_time):
+        if first_time:
+            raise Late("it came too late")
+
+    @every_kind
+    {value}
+    def test_value(kind, first_time):
+        if first_time:
+            raise ValueError("a bad value")
+
+    @every_kind
+    {killed}
+    def test_killed(kind, first_time):
+        if first_time:
+            os.kill(os.getpid(), signal.SIGKILL)
+"""
+_REPEATED = {**OUTCOMES, **{f"test_fails[{kind}]": "passed+failed" for kind in KINDS}}
+
+
+def _passes_on_rerun(*repeated: str) -> Callable[[Run], None]:
+    def check(run: Run) -> None:
+        for name in ("test_late", "test_value", "test_killed"):
+            expected = "passed" if name in repeated else "failed"
+            assert [run.outcome(f"{name}[{kind}]") for kind in KINDS] == [expected] * 3, run.output
+
+    return check
+
+
+def _reruns_line(
+    what: str, on_ranks: str, repeated: tuple[str, ...], arguments: tuple[str, ...], off: tuple[str, ...], **marks: str
+) -> Line:
+    marks = {"late": "", "value": "", "killed": ""} | marks
+    return Line(
+        name=f"pytest-rerunfailures {what}",
+        on_ranks=on_ranks,
+        check=_passes_on_rerun(*repeated),
+        arguments=arguments,
+        off=off,
+        files={"test_flaky.py": _FLAKY.format(**marks), "conftest.py": _FAILING_ONCE},
+        common=_REPEATED if "--only-rerun" not in "".join(arguments) and not any(marks.values()) else OUTCOMES,
+    )
+
+
+RERUNS = (
+    _reruns_line(
+        "`--reruns`",
+        "a test that failed on any rank, or lost one, runs again on all its ranks, which are new",
+        ("test_late", "test_value", "test_killed"),
+        ("--reruns", "1"),
+        ("-p", "no:rerunfailures"),
+    ),
+    _reruns_line(
+        "`--only-rerun`",
+        "looks at class and text of the exception of the rank that is the cause, or at how that rank ended",
+        ("test_late", "test_killed"),
+        ("--reruns=1", "--only-rerun=^Late: it came", "--only-rerun=rank 1 .*killed by SIGKILL|process .*killed by SIGKILL"),
+        ("--reruns", "1"),
+    ),
+    _reruns_line(
+        "`--rerun-except`",
+        "looks at class and text of the exception of the rank that is the cause, or at how that rank ended",
+        ("test_late",),
+        ("--reruns=1", "--rerun-except=ValueError: a bad", "--rerun-except=killed by SIGKILL"),
+        ("--reruns", "1"),
+    ),
+    _reruns_line(
+        "`flaky(only_rerun=...)`, `flaky(condition=...)`",
+        "find an exception of the class of the rank's; of a rank that died a `RanksFailed`",
+        ("test_late", "test_killed"),
+        (),
+        ("-p", "no:rerunfailures"),
+        late="@pytest.mark.flaky(reruns=1, only_rerun=OSError)",
+        value="@pytest.mark.flaky(reruns=1, only_rerun=KeyError)",
+        killed="@pytest.mark.flaky(reruns=1, condition=lambda error: 'killed by SIGKILL' in str(error))",
+    ),
+)
+_DRAWING = """
+    import random
+    import numpy
+    import pytest
+    from test_common import every_kind
+
+    @every_kind
+    @pytest.mark.parametrize("number", range(4))
+    def test_draws(kind, number, world):
+        world.record("drawn", [random.random(), numpy.random.rand()])
+        if world.is_rank_zero:
+            random.random()  # leaves rank 0 in another state than rank 1
+"""
+_ORDERED = """
+    import pytest
+
+    @pytest.mark.parametrize("number", range(8))
+    @pytest.mark.distributed(2)
+    def test_ordered(number): pass
+"""
+
+
+def _draws_alike_on_all_ranks(run: Run) -> None:
+    drawn = {outcome for name, outcome in run.outcomes.items() if name.startswith("test_draws")}
+    assert drawn == {"passed"}, run.output
+
+
+def _shuffles_inside_groups(run: Run) -> None:
+    """The JUnit file has the tests in the order in which they ran."""
+    order = list(run.outcomes)
+    numbers = [name for name in order if name.startswith("test_ordered")]
+    assert numbers != sorted(numbers)
+    assert len(numbers) == 8
+    passes = [name for name in order if name.startswith("test_passes")]
+    assert [order[0], *passes] == ["test_plain", *(f"test_passes[{kind}]" for kind in KINDS)]
+
+
+RANDOM = (
+    Line(
+        name="pytest-randomly",
+        on_ranks="all ranks draw the same numbers: each test begins with the same seed on all of them",
+        check=_draws_alike_on_all_ranks,
+        arguments=("--randomly-seed=3",),
+        off=("-p", "no:randomly"),
+        files={"test_drawing.py": _DRAWING},
+        plugins=("randomly",),
+    ),
+    Line(
+        name="pytest-randomly, its order",
+        on_ranks="shuffles plain, static, dynamic and standalone tests, each among themselves",
+        check=_shuffles_inside_groups,
+        arguments=("--randomly-seed=3",),
+        off=("--randomly-dont-reorganize",),
+        files={"test_ordered.py": _ORDERED},
+        plugins=("randomly",),
+    ),
+    Line(
+        name="pytest-random-order `--random-order`",
+        on_ranks="shuffles plain, static, dynamic and standalone tests, each among themselves",
+        check=_shuffles_inside_groups,
+        arguments=("--random-order", "--random-order-seed=3", "--random-order-bucket=global"),
+        files={"test_ordered.py": _ORDERED},
+        plugins=("random_order",),
+    ),
+)
+RUNNERS = (*XDIST, *TIMEOUT, *RERUNS, *RANDOM)

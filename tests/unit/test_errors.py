@@ -21,6 +21,18 @@ TEXTS: list[tuple[errors.DisttestError, str]] = [
         "legal is a number",
     ),
     (
+        errors.RequirementMissing("t.py::a", "needs 2 GPUs, 0 found", "--disttest-require"),
+        "t.py::a cannot run here: needs 2 GPUs, 0 found. It is not skipped because --disttest-require is set.",
+    ),
+    (
+        errors.InvalidCondition("min_gpus", "is not a condition"),
+        "RunIf: min_gpus is not a condition",
+    ),
+    (
+        errors.ConditionUnclear("min_cuda_gpus", "exit code 1 after ''"),
+        "min_cuda_gpus could not be checked; a process of its own was asked, and the result was: exit code 1 after ''",
+    ),
+    (
         errors.UnsafeFork("it has opened a GPU", ["a.py", "b.py"]),
         "ranks cannot be forked from this process: it has opened a GPU.\n"
         "It happened while a.py, b.py was collected.\n"
@@ -41,6 +53,12 @@ TEXTS: list[tuple[errors.DisttestError, str]] = [
         "lightning_disttest: tests on ranks and in fresh processes need pytest's tmpdir plugin, where their ranks "
         "meet and share files; leave out -p no:tmpdir",
     ),
+    (errors.RanksFailed("rank 1 died in call: killed by SIGKILL"), "rank 1 died in call: killed by SIGKILL"),
+    (
+        errors.BenchmarkOnRanks(),
+        "it uses the fixture 'benchmark' of pytest-benchmark, whose results would stay on the ranks and be in no "
+        "table. Run it with --benchmark-disable, which calls the function once, or benchmark in a plain test.",
+    ),
     (
         errors.RankNotStarted(3, "too many open files"),
         "rank 3 could not be started: too many open files. Each rank takes several file descriptors in the pytest "
@@ -52,6 +70,10 @@ TEXTS: list[tuple[errors.DisttestError, str]] = [
         "was it killed by hand or by the kernel (out of memory)? Run the remaining tests again.",
     ),
     (errors.ChannelBroken("it ended early"), "a channel between processes broke: it ended early"),
+    (
+        errors.CoverageNotRead("coverage-7", "file is not a database"),
+        "the coverage of a rank is lost, its file coverage-7 can not be read: file is not a database",
+    ),
     (
         errors.WorldNotJoined(1, 2, "nccl", "RuntimeError: no GPU"),
         "rank 1 could not join the nccl world of 2: RuntimeError: no GPU. "
@@ -95,6 +117,9 @@ TEXTS: list[tuple[errors.DisttestError, str]] = [
 ABSTRACT = {"DisttestError", "UsageFault"}
 # What a test that expects Python's own kind of error may catch.
 ALSO: dict[str, type[Exception]] = {
+    "InvalidCondition": TypeError,
+    "ConditionUnclear": RuntimeError,
+    "CoverageNotRead": UserWarning,
     "GroupAlreadyExists": RuntimeError,
     "RelaunchRefused": RuntimeError,
     "LaunchFailed": RuntimeError,

@@ -15,7 +15,8 @@ from lightning_disttest.engine.output import FILES_PER_RANK, RankFds, RankFiles
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    MakeFiles = Callable[[bool], tuple[RankFiles, RankFds]]
+    Show = Callable[[str], None]
+    MakeFiles = Callable[["Show | None"], tuple[RankFiles, RankFds]]
 
 
 @pytest.fixture
@@ -24,8 +25,8 @@ def make_files() -> Iterator[MakeFiles]:
     made: list[RankFiles] = []
     copies: list[int] = []
 
-    def make(live: bool) -> tuple[RankFiles, RankFds]:
-        files = RankFiles(3, live)
+    def make(show: Show | None) -> tuple[RankFiles, RankFds]:
+        files = RankFiles(3, show)
         made.append(files)
         ends = [os.dup(fd) for fd in files.rank_ends()]
         copies.extend(ends)
@@ -50,7 +51,7 @@ def test_number_of_files_is_that_of_the_descriptors() -> None:
 
 def test_last_output_is_captured_and_raw_output(make_files: MakeFiles) -> None:
     """Captured stdout, captured stderr and raw output are read together, in this order."""
-    files, rank = make_files(False)
+    files, rank = make_files(None)
     os.write(rank.raw, b"raw\n")
     os.write(rank.stderr, b"err\n")
     os.write(rank.stdout, b"out\n")
@@ -62,7 +63,7 @@ def test_last_output_is_captured_and_raw_output(make_files: MakeFiles) -> None:
 
 def test_reading_does_not_wait(make_files: MakeFiles) -> None:
     """With nothing there, nothing is read, and the stream is still open."""
-    files, _ = make_files(False)
+    files, _ = make_files(None)
 
     files.read_raw()
 
@@ -72,7 +73,7 @@ def test_reading_does_not_wait(make_files: MakeFiles) -> None:
 
 def test_end_of_the_raw_output_is_noticed(make_files: MakeFiles) -> None:
     """When the last process that holds the rank's output has ended, the stream is no longer open."""
-    files, rank = make_files(False)
+    files, rank = make_files(None)
     os.write(rank.raw, b"last words")
     os.close(rank.raw)
 
@@ -87,7 +88,7 @@ def test_end_of_the_raw_output_is_noticed(make_files: MakeFiles) -> None:
 
 def test_output_of_the_test_before_is_forgotten(make_files: MakeFiles) -> None:
     """What was written before a test began is not among its last lines."""
-    files, rank = make_files(False)
+    files, rank = make_files(None)
     os.write(rank.raw, b"old")
     files.read_raw()
 
@@ -100,7 +101,7 @@ def test_output_of_the_test_before_is_forgotten(make_files: MakeFiles) -> None:
 
 def test_only_the_end_of_much_output_is_kept(make_files: MakeFiles) -> None:
     """A rank that writes without end does not fill the controller's memory."""
-    files, rank = make_files(False)
+    files, rank = make_files(None)
     for _ in range(10):
         os.write(rank.raw, b"r" * 10_000)
         files.read_raw()
@@ -117,7 +118,7 @@ def test_only_the_end_of_much_output_is_kept(make_files: MakeFiles) -> None:
 
 def test_bytes_that_are_no_text_are_replaced(make_files: MakeFiles) -> None:
     """Output that is not UTF-8 does not stop the controller."""
-    files, rank = make_files(False)
+    files, rank = make_files(None)
     os.write(rank.raw, b"\xff!")
 
     files.read_raw()
@@ -127,7 +128,7 @@ def test_bytes_that_are_no_text_are_replaced(make_files: MakeFiles) -> None:
 
 def test_stacks_are_those_that_were_asked_for_last(make_files: MakeFiles) -> None:
     """Emptied before each question, the file holds one answer, at its start."""
-    files, rank = make_files(False)
+    files, rank = make_files(None)
     os.write(rank.stacks, b"first answer, a long one\n")
     assert files.stacks() == "first answer, a long one\n"
 
@@ -155,7 +156,7 @@ def test_stacks_are_those_that_were_asked_for_last(make_files: MakeFiles) -> Non
 )
 def test_stacks_are_complete_with_the_thread_of_the_test(make_files: MakeFiles, written: str, complete: bool) -> None:
     """Threads are written one after the other, that of the test last: the answer waits for it."""
-    files, rank = make_files(False)
+    files, rank = make_files(None)
     os.write(rank.stacks, written.encode())
 
     assert files.stacks_are_complete() == complete
@@ -163,7 +164,7 @@ def test_stacks_are_complete_with_the_thread_of_the_test(make_files: MakeFiles, 
 
 def test_stacks_that_a_process_writes_of_itself_are_complete(make_files: MakeFiles) -> None:
     """What Python itself writes of all threads is known as complete."""
-    files, rank = make_files(False)
+    files, rank = make_files(None)
     stop = threading.Event()
     thread = threading.Thread(target=stop.wait)
     thread.start()
@@ -178,7 +179,7 @@ def test_stacks_that_a_process_writes_of_itself_are_complete(make_files: MakeFil
 
 def test_stacks_and_progress_need_no_disk() -> None:
     """They lie in memory, so that a full disk takes neither from a rank that has to be explained."""
-    files = RankFiles(0, False)
+    files = RankFiles(0, None)
     names = [str(Path(f"/proc/self/fd/{fd}").readlink()) for fd in files.rank_ends()[-2:]]
     files.abandon()
 
@@ -187,7 +188,7 @@ def test_stacks_and_progress_need_no_disk() -> None:
 
 def test_abandoned_files_leave_no_descriptor_open() -> None:
     """Files of a rank that was not started are closed, its own ends as well."""
-    files = RankFiles(0, True)
+    files = RankFiles(0, lambda _: None)
     descriptors = [files.raw, *files.rank_ends()]
 
     files.abandon()
@@ -209,14 +210,14 @@ def test_files_that_can_not_be_made_leave_no_descriptor_open(monkeypatch: pytest
     monkeypatch.setattr(os, failing, refuse)
 
     with pytest.raises(OSError, match="Too many open files"):
-        RankFiles(0, False)
+        RankFiles(0, None)
 
     assert sorted(entry.name for entry in Path("/proc/self/fd").iterdir()) == before
 
 
 def test_stage_is_the_one_that_the_rank_entered(make_files: MakeFiles) -> None:
     """A rank's own note of where it is can be read at any time; a new test begins before its first phase."""
-    files, rank = make_files(False)
+    files, rank = make_files(None)
     seen = [files.stage()]
 
     for stage in ("setup", "call", "teardown", "exit"):
@@ -240,61 +241,88 @@ def test_descriptors_of_a_rank_are_closed_together() -> None:
             os.fstat(fd)
 
 
-def test_quiet_rank_shows_nothing(make_files: MakeFiles, capsys: pytest.CaptureFixture[str]) -> None:
-    """Without ``-s`` raw output is kept, not shown."""
-    files, rank = make_files(False)
-    os.write(rank.raw, b"line\n")
+def test_quiet_rank_keeps_what_it_does_not_show(make_files: MakeFiles, capfd: pytest.CaptureFixture[str]) -> None:
+    """With nobody to show it to, raw output is kept for the story of the rank, and nothing is printed."""
+    files, rank = make_files(None)
+    os.write(rank.raw, b"line\nunfinished")
 
     files.read_raw()
+    kept = files.last_output()
     files.close()
 
-    assert capsys.readouterr().out == ""
+    assert kept == "line\nunfinished"
+    assert capfd.readouterr() == ("", "")
 
 
-def test_live_rank_shows_its_lines_with_its_number(make_files: MakeFiles, capsys: pytest.CaptureFixture[str]) -> None:
-    """With ``-s`` each complete line is shown at once, with the rank's number; the rest waits for its end."""
-    files, rank = make_files(True)
+def test_live_rank_shows_its_lines_with_its_number(make_files: MakeFiles) -> None:
+    """Each complete line is shown at once, lines of one read together, with the rank's number; the rest waits."""
+    shown: list[str] = []
+    files, rank = make_files(shown.append)
     os.write(rank.raw, b"one\ntwo\nth")
     files.read_raw()
-    assert capsys.readouterr().out == "[rank 3] one\n[rank 3] two\n"
+    assert shown == ["[rank 3] one\n[rank 3] two\n"]
 
     os.write(rank.raw, b"ree\n")
     files.read_raw()
 
-    assert capsys.readouterr().out == "[rank 3] three\n"
+    assert shown[1:] == ["[rank 3] three\n"]
 
 
-def test_live_rank_shows_a_long_line_before_its_end(make_files: MakeFiles, capsys: pytest.CaptureFixture[str]) -> None:
+def test_live_rank_is_kept_too(make_files: MakeFiles) -> None:
+    """What was shown is among the last lines of a rank that dies all the same."""
+    files, rank = make_files(lambda _: None)
+    os.write(rank.raw, b"one\n")
+
+    files.read_raw()
+
+    assert files.last_output() == "one\n"
+
+
+def test_live_rank_shows_a_long_line_before_its_end(make_files: MakeFiles) -> None:
     """A rank that never ends its line, as a progress bar may, is shown in pieces and does not fill the memory."""
-    files, rank = make_files(True)
+    shown: list[str] = []
+    files, rank = make_files(shown.append)
     os.write(rank.raw, b"x" * (1 << 13))
     files.read_raw()
-    assert capsys.readouterr().out == ""
+    assert shown == []
 
     os.write(rank.raw, b"y")
     files.read_raw()
-    assert capsys.readouterr().out == f"[rank 3] {'x' * (1 << 13)}y\n"
+    assert shown == [f"[rank 3] {'x' * (1 << 13)}y\n"]
 
     os.write(rank.raw, b"z\n")
     files.read_raw()
 
-    assert capsys.readouterr().out == "[rank 3] z\n"
+    assert shown[1:] == ["[rank 3] z\n"]
 
 
-def test_live_rank_shows_a_last_line_without_an_end(make_files: MakeFiles, capsys: pytest.CaptureFixture[str]) -> None:
+def test_live_rank_shows_bytes_that_are_no_text(make_files: MakeFiles) -> None:
+    """What is shown is text, whatever the rank wrote."""
+    shown: list[str] = []
+    files, rank = make_files(shown.append)
+    os.write(rank.raw, b"\xff!\n")
+
+    files.read_raw()
+
+    assert shown == ["[rank 3] \ufffd!\n"]
+
+
+def test_live_rank_shows_a_last_line_without_an_end(make_files: MakeFiles) -> None:
     """A rank that ends inside a line has that line shown when its files are closed."""
-    files, rank = make_files(True)
+    shown: list[str] = []
+    files, rank = make_files(shown.append)
     os.write(rank.raw, b"unfinished")
     files.read_raw()
+    assert shown == []
 
     files.close()
 
-    assert capsys.readouterr().out == "[rank 3] unfinished\n"
+    assert shown == ["[rank 3] unfinished\n"]
 
 
 def test_close_leaves_no_descriptor_open(make_files: MakeFiles) -> None:
     """After ``close`` every descriptor of the controller's side is closed."""
-    files, _ = make_files(False)
+    files, _ = make_files(None)
     descriptors = [files.raw, *files.rank_ends()[1:]]
 
     files.close()

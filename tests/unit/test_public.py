@@ -16,9 +16,14 @@ from lightning_disttest import hookspecs
 from lightning_disttest.selection.marks import MARKERS
 from lightning_disttest.settings import OPTIONS
 
-EXPORTED = ["TrainerFactory", "World"]
+EXPORTED = ["RunIf", "TrainerFactory", "World"]
 OPTION_NAMES = {
     "--standalone": ("PL_RUN_STANDALONE_TESTS", "disttest_standalone"),
+    "--cuda-only": ("RUN_ONLY_CUDA_TESTS", "disttest_cuda_only"),
+    "--tpu": ("PL_RUN_TPU_TESTS", "disttest_tpu"),
+    "--multigpu-static": ("DISTTEST_MULTIGPU_STATIC", "disttest_multigpu_static"),
+    "--multigpu-dynamic": ("DISTTEST_MULTIGPU_DYNAMIC", "disttest_multigpu_dynamic"),
+    "--disttest-require": ("DISTTEST_REQUIRE", "disttest_require"),
     "--disttest-timeout": ("DISTTEST_TIMEOUT", "disttest_timeout"),
     "--disttest-grace": ("DISTTEST_GRACE", "disttest_grace"),
     "--disttest-rank-output": ("DISTTEST_RANK_OUTPUT", "disttest_rank_output"),
@@ -26,8 +31,12 @@ OPTION_NAMES = {
 MARKS = [
     'distributed(world_size, *, static=True, device="cpu", backend=None, timeout=None)',
     "standalone(timeout=None)",
+    "multigpu_static(world_size=None)",
+    "multigpu_dynamic(world_size=None)",
+    "tpu()",
 ]
-FIXTURES = {"rank_tmp_path", "trainer_factory", "world"}
+# With the scope that ``pytest --fixtures`` names, empty for one that lives as long as its test.
+FIXTURES = {"rank_tmp_path": "", "trainer_factory": "", "world": "[session scope]"}
 HOOKS = {"pytest_disttest_rank_start": ["config", "rank"]}
 WORLD = {"rank", "local_rank", "world_size", "device", "backend", "is_rank_zero", "barrier", "record"}
 
@@ -62,13 +71,14 @@ def test_marks_are_registered(request: pytest.FixtureRequest) -> None:
 
 
 def test_fixtures(pytester: pytest.Pytester) -> None:
-    """The fixtures of the plugin are these, each with a text for ``pytest --fixtures``."""
+    """The fixtures of the plugin are these, each with its scope and a text for ``pytest --fixtures``."""
     shown = pytester.runpytest_subprocess("--fixtures", "-q").stdout.str()
 
     section = shown.partition("fixtures defined from lightning_disttest.plugin")[2].partition("fixtures defined from")[
         0
     ]
-    assert set(re.findall(r"^(\w+) -- ", section, re.MULTILINE)) == FIXTURES
+    shown_fixtures = re.findall(r"^(\w+) (\[.+\])? ?-- ", section, re.MULTILINE)
+    assert dict(shown_fixtures) == FIXTURES
     assert "no docstring available" not in section
 
 

@@ -9,14 +9,30 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from lightning_disttest.errors import InvalidSetting
-from lightning_disttest.settings import OPTIONS, Settings, resolve
+from lightning_disttest.settings import OPTIONS, Settings, find_option, resolve
 
 if TYPE_CHECKING:
     from lightning_disttest.settings import Option
 
-DEFAULTS = Settings(standalone=False, timeout=300.0, grace=0.5, rank_output="failed")
+DEFAULTS = Settings(
+    standalone=False,
+    cuda_only=False,
+    tpu=False,
+    multigpu_static=False,
+    multigpu_dynamic=False,
+    require=frozenset(),
+    timeout=300.0,
+    grace=0.5,
+    rank_output="failed",
+    given=frozenset(),
+)
 FIELDS = {
     "--standalone": "standalone",
+    "--cuda-only": "cuda_only",
+    "--tpu": "tpu",
+    "--multigpu-static": "multigpu_static",
+    "--multigpu-dynamic": "multigpu_dynamic",
+    "--disttest-require": "require",
     "--disttest-timeout": "timeout",
     "--disttest-grace": "grace",
     "--disttest-rank-output": "rank_output",
@@ -26,12 +42,18 @@ VALUES: dict[str, tuple[tuple[str, object], ...]] = {
     "switch": (("1", True), ("off", False), ("yes", True)),
     "seconds": (("7", 7.0), ("8.5", 8.5), ("0", 0.0)),
     "choice": (("first", "first"), ("all", "all"), ("failed", "failed")),
+    "names": (
+        ("cuda", frozenset({"cuda"})),
+        ("tpu,standalone", frozenset({"tpu", "standalone"})),
+        ("cuda,tpu", frozenset({"cuda", "tpu"})),
+    ),
 }
-ILLEGAL = {"switch": "perhaps", "seconds": "soon", "choice": "none"}
+ILLEGAL = {"switch": "perhaps", "seconds": "soon", "choice": "none", "names": "cuda,rocm"}
 LEGAL = {
     "switch": "1 or 0, true or false, yes or no, on or off",
     "seconds": "a number of seconds, 0 or more",
     "choice": "one of first, failed, all",
+    "names": "cuda, tpu, standalone, or several of them with commas",
 }
 SOURCES = ("option", "environment", "ini")
 
@@ -50,21 +72,27 @@ class FakeConfig:
         return self._ini.get(name, "")
 
 
-def resolve_from(option: Option, given: dict[str, str]) -> Any:
-    """Return the value of one option that the named sources give."""
+def resolve_all(option: Option, given: dict[str, str]) -> Settings:
+    """Return all settings where the named sources give one option."""
     flag: dict[str, object] = {}
     if "option" in given:
         flag[option.dest] = True if option.kind == "switch" else given["option"]
     environ = {option.environment: given["environment"]} if "environment" in given else {}
     ini = {option.ini: given["ini"]} if "ini" in given else {}
     config: Any = FakeConfig(flag, ini)
-    return getattr(resolve(config, environ), FIELDS[option.flag])
+    return resolve(config, environ)
+
+
+def resolve_from(option: Option, given: dict[str, str]) -> Any:
+    """Return the value of one option that the named sources give."""
+    return getattr(resolve_all(option, given), FIELDS[option.flag])
 
 
 def test_every_option_is_tested_here() -> None:
     """The table of this test names every option, and every option has a field of its own."""
     assert set(FIELDS) == {option.flag for option in OPTIONS}
-    assert set(FIELDS.values()) == set(Settings.__dataclass_fields__)
+    assert {option.flag: option.field for option in OPTIONS} == FIELDS
+    assert {*FIELDS.values(), "given"} == set(Settings.__dataclass_fields__)
 
 
 def test_defaults() -> None:
@@ -72,6 +100,23 @@ def test_defaults() -> None:
     config: Any = FakeConfig({}, {})
 
     assert resolve(config, {}) == DEFAULTS
+
+
+@every_option
+@pytest.mark.parametrize("source", SOURCES)
+def test_settings_know_what_was_given(option: Option, source: str) -> None:
+    """Each source counts as somebody's will, also if it says what holds anyway; other options stay as they were."""
+    same = {"switch": "0", "names": ","}.get(option.kind, str(option.default))
+
+    settings = resolve_all(option, {source: same})
+
+    assert settings.given == {FIELDS[option.flag]}
+
+
+@every_option
+def test_option_is_found_by_its_field(option: Option) -> None:
+    """Who has the name of a setting can say how it was set."""
+    assert find_option(FIELDS[option.flag]) is option
 
 
 @every_option
@@ -105,7 +150,10 @@ def test_given_namespace_stands_for_the_command_line(option: Option) -> None:
 @pytest.mark.parametrize("source", ["environment", "ini"])
 def test_empty_value_counts_as_not_given(option: Option, source: str) -> None:
     """An empty variable or ini line is no value: the default holds."""
-    assert option.default == resolve_from(option, {source: ""})
+    settings = resolve_all(option, {source: ""})
+
+    assert settings == DEFAULTS
+    assert settings.given == set()
 
 
 @pytest.mark.parametrize(
@@ -142,6 +190,41 @@ def test_only_a_finite_number_of_seconds_is_legal(value: str) -> None:
         resolve_from(option, {"option": value})
 
 
+REQUIRE = find_option("require")
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("cuda", {"cuda"}),
+        (" cuda , tpu ", {"cuda", "tpu"}),
+        ("tpu,cuda,standalone", {"cuda", "tpu", "standalone"}),
+        ("cuda,cuda", {"cuda"}),
+        ("cuda,", {"cuda"}),
+        (",", set()),
+    ],
+)
+@pytest.mark.parametrize("source", SOURCES)
+def test_names_are_separated_by_commas(source: str, text: str, names: set[str]) -> None:
+    """Order, spaces, repetitions and a comma too many do not matter."""
+    assert resolve_from(REQUIRE, {source: text}) == names
+
+
+def test_nothing_may_be_required_on_the_command_line() -> None:
+    """``--disttest-require=`` takes back what the environment asks for."""
+    settings = resolve_all(REQUIRE, {"option": "", "environment": "cuda"})
+
+    assert settings.require == set()
+    assert settings.given == {"require"}
+
+
+@pytest.mark.parametrize("text", ["gpu", "CUDA", "cuda tpu", "cuda;tpu", "1", "cuda,,cpu"])
+def test_only_known_names_are_legal(text: str) -> None:
+    """A name that nobody looks for would be required in vain."""
+    with pytest.raises(InvalidSetting, match="legal is cuda, tpu, standalone, or several of them with commas"):
+        resolve_from(REQUIRE, {"option": text})
+
+
 @pytest.mark.parametrize("text", ["1", "true", "TRUE", "yes", "on"])
 def test_what_turns_a_switch_on(text: str) -> None:
     """The usual words for yes turn a switch on, in any case."""
@@ -168,6 +251,7 @@ def test_names_are_made_of_one_another() -> None:
     """Flag, attribute and ini name of an option differ in form only."""
     for option in OPTIONS:
         stem = option.flag.removeprefix("--disttest-").removeprefix("--").replace("-", "_")
+        assert option.field == stem
         assert option.dest == f"disttest_{stem}"
         assert option.ini == f"disttest_{stem}"
 
@@ -183,6 +267,7 @@ def test_help_names_every_option(pytester: pytest.Pytester) -> None:
     assert "Default: 300." in shown
     assert "Default: 0.5." in shown
     assert "Default: failed. One of: first, failed, all." in shown
+    assert "Default: none. One of: cuda, tpu, standalone." in shown
 
 
 @pytest.mark.parametrize("source", SOURCES)
@@ -203,30 +288,80 @@ def test_illegal_value_ends_the_run_as_a_usage_error(
     result.stderr.no_fnmatch_line("Traceback*")
 
 
-SAYS_VARIABLE = """
+SWITCHES = {  # Lightning's own, which its RunIf and copies of its conftest read: the option and the ini line
+    "PL_RUN_STANDALONE_TESTS": ("--standalone", "disttest_standalone"),
+    "RUN_ONLY_CUDA_TESTS": ("--cuda-only", "disttest_cuda_only"),
+    "PL_RUN_TPU_TESTS": ("--tpu", "disttest_tpu"),
+}
+SAYS_VARIABLES = f"""
 import os
-import pytest
 
-@pytest.mark.standalone
+print("variables:", *sorted(name for name in {sorted(SWITCHES)} if os.environ.get(name) == "1"), "end")
+
 def test_it(): pass
-
-print("variable:", os.environ.get("PL_RUN_STANDALONE_TESTS"))
 """
 
 
-@pytest.mark.parametrize("source", ["option", "environment", "ini", "words"])
-def test_lightning_is_told_that_only_standalone_tests_run(
-    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, source: str
+@pytest.mark.parametrize(
+    ("source", "variable"),
+    [
+        *(("option", variable) for variable in SWITCHES),
+        ("environment", "PL_RUN_TPU_TESTS"),
+        ("ini", "RUN_ONLY_CUDA_TESTS"),
+        ("words", "PL_RUN_STANDALONE_TESTS"),
+    ],
+)
+def test_lightning_is_told_what_is_selected(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, source: str, variable: str
 ) -> None:
-    """Wherever the switch was set, Lightning's RunIf finds its variable at 1 when it decorates a test."""
-    monkeypatch.delenv("PL_RUN_STANDALONE_TESTS", raising=False)
+    """Wherever a switch was set, Lightning finds its own variable at 1 while tests are collected, and no other."""
+    flag, ini = SWITCHES[variable]
+    for name in SWITCHES:
+        monkeypatch.delenv(name, raising=False)
     if source in ("environment", "words"):
-        monkeypatch.setenv("PL_RUN_STANDALONE_TESTS", "1" if source == "environment" else "yes")
+        monkeypatch.setenv(variable, "1" if source == "environment" else "yes")
     if source == "ini":
-        pytester.makeini("[pytest]\ndisttest_standalone = 1")
-    pytester.makepyfile(SAYS_VARIABLE)
+        pytester.makeini(f"[pytest]\n{ini} = 1")
+    pytester.makepyfile(SAYS_VARIABLES)
 
-    result = pytester.runpytest_subprocess("--collect-only", "-s", *(["--standalone"] if source == "option" else []))
+    result = pytester.runpytest_subprocess("--collect-only", "-s", *([flag] if source == "option" else []))
 
-    result.stdout.fnmatch_lines(["*variable: 1"])
-    assert result.ret == pytest.ExitCode.OK
+    result.stdout.fnmatch_lines([f"*variables: {variable} end"])
+
+
+def test_lightning_is_told_nothing_of_other_switches(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Our own switches set none of Lightning's variables."""
+    for name in SWITCHES:
+        monkeypatch.delenv(name, raising=False)
+    pytester.makepyfile(SAYS_VARIABLES)
+
+    result = pytester.runpytest_subprocess("--collect-only", "-s", "--multigpu-static", "--multigpu-dynamic")
+
+    result.stdout.fnmatch_lines(["*variables: end"])
+
+
+@pytest.mark.parametrize("before", [None, "0"])
+def test_variables_are_as_they_were_after_the_run(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, before: str | None
+) -> None:
+    """A process that runs pytest and goes on has the environment that it had."""
+    for name in SWITCHES:
+        monkeypatch.delenv(name, raising=False)
+        if before is not None:
+            monkeypatch.setenv(name, before)
+    runs_twice = f"""
+        import os
+        import pytest
+
+        pytest.main(["--collect-only", "-s", *{[flag for flag, _ in SWITCHES.values()]}])
+        print("after:", *[os.environ.get(name) for name in {list(SWITCHES)}], "end")
+    """
+    pytester.makepyfile(test_it=SAYS_VARIABLES, run=runs_twice)
+
+    result = pytester.runpython("run.py")
+
+    result.stdout.fnmatch_lines(
+        [f"*variables: {' '.join(sorted(SWITCHES))} end", f"after: {' '.join([str(before)] * 3)} end"]
+    )

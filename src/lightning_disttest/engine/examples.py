@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import weakref
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import pytest
 
 _OPTION = "--hypothesis-seed"
+_seeded: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 def share_examples(item: pytest.Item, seed: int) -> None:
@@ -19,12 +21,26 @@ def share_examples(item: pytest.Item, seed: int) -> None:
     function: Any = getattr(item, "function", None)
     if not getattr(function, "is_hypothesis_test", False):
         return
-    settings = getattr(function, "_hypothesis_internal_use_settings", None)
-    if getattr(settings, "derandomize", False) or getattr(function, "_hypothesis_internal_use_seed", None) is not None:
+    if _draws_alike_anyway(function):
         return
     import hypothesis
 
     given = item.config.getoption(_OPTION, None)
-    chosen = seed if given is None else given
+    chosen = seed if given is None else _as_hypothesis_reads_it(given)
     hypothesis.seed(chosen)(function)
+    _seeded.add(function)
     item.add_report_section("call", "hypothesis", f"the examples can be had again with {_OPTION}={chosen}\n")
+
+
+def _draws_alike_anyway(function: Any) -> bool:
+    """Tell whether the user has chosen the examples; a seed of ours, of an earlier run of the function, does not count."""
+    settings = getattr(function, "_hypothesis_internal_use_settings", None)
+    seed = getattr(function, "_hypothesis_internal_use_seed", None)
+    return bool(getattr(settings, "derandomize", False)) or (seed is not None and function not in _seeded)
+
+
+def _as_hypothesis_reads_it(seed: str) -> int | str:
+    try:
+        return int(seed)
+    except ValueError:
+        return seed

@@ -25,7 +25,8 @@ def describe_chain(error: BaseException) -> list[Description]:
     while current is not None and len(chain) < _LONGEST_CHAIN:
         kind = type(current)
         chain.append((f"{kind.__module__}:{kind.__qualname__}", _text_of(current)))
-        current = current.__cause__ or (None if current.__suppress_context__ else current.__context__)
+        hidden = current.__cause__ is not None or current.__suppress_context__
+        current = current.__cause__ if hidden else current.__context__
     return chain
 
 
@@ -51,15 +52,19 @@ def find_class(name: str, base: type[Any]) -> type[Any] | None:
 def _make(name: str, text: str) -> BaseException:
     genuine = find_class(name, BaseException)
     # Outcomes of pytest, and what ends a process, would mean something here.
-    if genuine is not None and issubclass(genuine, Exception):
-        with contextlib.suppress(Exception):  # a class may ask for anything to make one, or to be derived from
-            return _derive(genuine, name, text)
-    return _derive(Exception, name, text)
+    bases = genuine.__mro__ if genuine is not None and issubclass(genuine, Exception) else (Exception,)
+    for base in bases:
+        with contextlib.suppress(Exception):  # a class may refuse to be derived from, or ask for anything to make one
+            return _derive(base, name.rpartition(":")[2].rpartition(".")[2], text)
+    raise AssertionError("Exception itself can be derived from")
 
 
-def _derive(genuine: type[Exception], name: str, text: str) -> Exception:
-    derived: Any = type(name.rpartition(":")[2].rpartition(".")[2], (genuine,), {"__str__": lambda _: text})
-    error: Exception = derived.__new__(derived, text)
+def _derive(base: type[Exception], name: str, text: str) -> Exception:
+    """Make an instance of ``base`` without running any code of its class."""
+    native = next(cls for cls in base.__mro__ if cls.__module__ == "builtins")
+    own = {"__str__": lambda _: text, "__setattr__": object.__setattr__, "__bool__": lambda _: True}
+    derived: Any = type(name, (base,), own)
+    error: Exception = native.__new__(derived, text)
     return error
 
 

@@ -12,6 +12,7 @@ import signal
 import sys
 from typing import TYPE_CHECKING, Any
 
+from lightning_disttest.engine.context import current_rank
 from lightning_disttest.errors import UnsafeFork
 from lightning_disttest.imports import when_imported
 
@@ -129,6 +130,7 @@ def check_fork(culprits: list[str]) -> None:
     torch = sys.modules.get("torch")
     if torch is None:
         return
+    _check_groups(torch, culprits)
     if gpu_is_open():
         raise UnsafeFork("it has opened a GPU, which a forked process can not use", culprits)
     if _xla_is_initialized():
@@ -140,6 +142,16 @@ def check_fork(culprits: list[str]) -> None:
     if ended != "exited with status 0":
         hint = "; it hung, because a thread pool was running" if "SIGALRM" in ended else ""
         raise UnsafeFork(f"a trial fork of it failed in its first parallel computation ({ended}{hint})", culprits)
+
+
+def _check_groups(torch: Any, culprits: list[str]) -> None:
+    rank = current_rank()
+    if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
+        return
+    if rank is None:
+        raise UnsafeFork("it has joined a process group, which ranks would inherit", culprits)
+    advice = "run the inner pytest in a process of its own (runpytest_subprocess), or mark the outer test standalone"
+    raise UnsafeFork(f"it is a rank of {rank.nodeid} and has joined its process group; {advice}", None)
 
 
 def gpu_is_open() -> bool:

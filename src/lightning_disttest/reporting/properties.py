@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING, Any
 
 from lightning_disttest.reporting.stories import Fate, is_subreport
@@ -52,17 +53,22 @@ def merge_attributes(report: pytest.TestReport, stories: Sequence[RankStory]) ->
     Lists are joined, of anything else the first rank's is taken.
     """
     known = report.__dict__.keys() | _OURS
-    merged: dict[str, Any] = {}
+    values: dict[str, list[Any]] = {}
     for story in stories:
         own = story.report_of(str(report.when))
         for name in own.__dict__.keys() - known if own is not None else ():
-            value = getattr(own, name)
-            if isinstance(value, list):
-                joined = merged.setdefault(name, [])
-                joined += [entry for entry in value if entry not in joined]
-            else:
-                merged.setdefault(name, value)
-    report.__dict__.update(merged)
+            values.setdefault(name, []).append(getattr(own, name))
+    for name, found in values.items():
+        setattr(report, name, _join(found))
+
+
+def _join(values: list[Any]) -> Any:
+    lists = [value for value in values if isinstance(value, list)]
+    joined: list[Any] = []
+    for entry in itertools.chain(*lists):
+        if entry not in joined:
+            joined.append(entry)
+    return joined if lists else values[0]
 
 
 def _describe(story: RankStory) -> str:

@@ -48,4 +48,4 @@ def _lacks_of_conditions(item: pytest.Item) -> Iterator[tuple[str, str]]:
         reason: Any = mark.kwargs.get("reason")
         if mark.kwargs.get("condition") is True and isinstance(reason, str) and reason.startswith("Requires: ["):
             for part in reason.removeprefix("Requires: [").removesuffix("]").split(" + "):
-                yield from ((name, part) for start, name in _REASONS.items() if part.startswith(start))
+                yield from ((name, f"requires {part}") for start, name in _REASONS.items() if part.startswith(start))
