@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import math
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
 
     MakeItem = Callable[..., pytest.Item]
 
+TPU = "it takes no arguments; tests on the ranks of a slice are not there yet"
 DISTRIBUTED = 'distributed(world_size, *, static=True, device="cpu", backend=None, timeout=None)'
 
 mark = pytest.mark
@@ -40,6 +43,11 @@ GOOD_MARKS = [
     (mark.standalone(timeout=2.5), Plan("standalone", 1, "cpu", "", 2.5)),
     (skip_unless(False, reason="", standalone=True), Plan("standalone", 1, "cpu", "", None)),
     (skip_unless(False, reason="", standalone=False), None),
+    (skip_unless(False, reason="", min_cuda_gpus=2), None),
+    (skip_unless(False, reason="", tpu=True), None),
+    (skip_unless(False, reason="", tpu=True, standalone=True), Plan("standalone", 1, "cpu", "", None)),
+    (mark.tpu, None),
+    (mark.tpu(), None),
     (mark.skipif(False, reason=""), None),
     (mark.parametrize("value", [2]), None),
 ]
@@ -91,11 +99,24 @@ BAD_MARKS = [
         mark.standalone(timeout=-2),
         "mark standalone: timeout must be a number of seconds, 0 or more (0: no limit), not -2",
     ),
+    (mark.tpu(4), f"mark tpu: {TPU}"),
+    (mark.tpu(world_size=4), f"mark tpu: {TPU}"),
 ]
 
-BOTH = (
-    "it is marked both distributed and standalone; keep one: distributed runs the body on ranks, standalone "
-    "runs it once, in a fresh process"
+# Each mark that says where a test runs, ours and RunIf's.
+PLACES: dict[str, tuple[str, pytest.MarkDecorator]] = {
+    "distributed": ("distributed", mark.distributed(2)),
+    "standalone": ("standalone", mark.standalone),
+    "tpu": ("tpu", mark.tpu),
+    "multigpu_static": ("multigpu_static", mark.multigpu_static(3)),
+    "multigpu_dynamic": ("multigpu_dynamic", mark.multigpu_dynamic(3)),
+    "RunIf(standalone=True)": ("standalone", skip_unless(False, reason="", standalone=True)),
+    "RunIf(tpu=True)": ("tpu", skip_unless(False, reason="", tpu=True)),
+}
+MAY_BE_TOGETHER = {"standalone", "tpu"}
+KEEP_ONE = (
+    "keep one: distributed and multigpu_* run the body on ranks, standalone runs it once, in a fresh process, "
+    "tpu runs it on a TPU"
 )
 
 
@@ -176,12 +197,258 @@ def test_each_backend_of_several_has_to_be_built_in(make_item: MakeItem, name: s
     assert f"mark distributed: backend {name!r} is not built into this torch, which has " in problem
 
 
-@pytest.mark.parametrize("standalone", [mark.standalone, skip_unless(False, reason="", standalone=True)], ids=written)
-def test_distributed_and_standalone_exclude_each_other(make_item: MakeItem, standalone: pytest.MarkDecorator) -> None:
-    """A test can not ask for both, by our mark or by Lightning's."""
-    item = make_item("test_it", mark.distributed(2), standalone)
+def marked_twice(make_item: MakeItem, first: str, second: str) -> pytest.Item:
+    """Return an item with two of the marks that say where it runs, as it is when the marks are checked."""
+    item = make_item("test_it", PLACES[first][1], PLACES[second][1])
+    marks.translate_aliases([item], lambda: 1)
+    return item
 
-    assert problem_of([item]).endswith(f"::test_it: {BOTH}")
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [pair for pair in itertools.permutations(PLACES, 2) if not {PLACES[name][0] for name in pair} <= MAY_BE_TOGETHER],
+)
+def test_places_exclude_each_other(make_item: MakeItem, first: str, second: str) -> None:
+    """A test can not run in two places, whoever made the marks, and in whatever order they stand."""
+    item = marked_twice(make_item, first, second)
+    one, other = sorted(PLACES[name][0] for name in (first, second))
+
+    assert problem_of([item]).endswith(f"::test_it: it is marked both {one} and {other}; {KEEP_ONE}")
+    assert marks.plan_of(item) is None
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [pair for pair in itertools.permutations(PLACES, 2) if {PLACES[name][0] for name in pair} <= MAY_BE_TOGETHER],
+)
+def test_tpu_and_standalone_go_together(make_item: MakeItem, first: str, second: str) -> None:
+    """A TPU test may need a fresh process, and may say so twice: it is run in one; another place is no use then."""
+    item = marked_twice(make_item, first, second)
+    is_standalone = "standalone" in (PLACES[first][0], PLACES[second][0])
+
+    marks.plan_items([item])
+
+    assert marks.plan_of(item) == (Plan("standalone", 1, "cpu", "", None) if is_standalone else None)
+    item.add_marker(mark.distributed(2))
+    assert "it is marked both distributed and " in problem_of([item])
+
+
+def test_places_of_the_class_count(pytester: pytest.Pytester) -> None:
+    """A contradiction between a test and its class is one; two marks of one kind are none, the closest holds."""
+    items = pytester.getitems(
+        """
+        import pytest
+
+        @pytest.mark.multigpu_static(2)
+        class TestIt:
+            @pytest.mark.multigpu_static(3)
+            def test_closest(self): pass
+
+            @pytest.mark.multigpu_dynamic(3)
+            def test_other(self): pass
+
+            @pytest.mark.standalone
+            def test_alone(self): pass
+        """
+    )
+    marks.translate_aliases(items, lambda: 1)
+
+    lines = problem_of(items).splitlines()
+
+    assert Plan("static", 3, "cuda", "nccl", None) == marks.plan_of(items[0])
+    assert [line.partition(": ")[2].partition(";")[0] for line in lines[1:]] == [
+        "it is marked both multigpu_dynamic and multigpu_static",
+        "it is marked both multigpu_static and standalone",
+    ]
+
+
+# The marks that stand for another one.
+
+
+@pytest.mark.parametrize(
+    ("alias", "plan"),
+    [
+        (mark.multigpu_static(2), Plan("static", 2, "cuda", "nccl", None)),
+        (mark.multigpu_static(world_size=2), Plan("static", 2, "cuda", "nccl", None)),
+        (mark.multigpu_dynamic(2), Plan("dynamic", 2, "cuda", "nccl", None)),
+        (mark.multigpu_dynamic(world_size=2), Plan("dynamic", 2, "cuda", "nccl", None)),
+        (mark.multigpu_static(2, backend="gloo", timeout=5), Plan("static", 2, "cuda", "gloo", 5.0)),
+        (mark.multigpu_dynamic(2, backend="gloo", timeout=5), Plan("dynamic", 2, "cuda", "gloo", 5.0)),
+    ],
+    ids=written,
+)
+def test_alias_is_a_world_on_gpus(make_item: MakeItem, alias: pytest.MarkDecorator, plan: Plan) -> None:
+    """The alias says static or dynamic and the device; a size that is given needs no look at the machine."""
+    item = make_item("test_it", alias)
+
+    def fail() -> int:
+        raise AssertionError("looked at the machine")
+
+    marks.translate_aliases([item], fail)
+    marks.plan_items([item])
+
+    assert plan == marks.plan_of(item)
+
+
+@pytest.mark.parametrize(("gpus", "size"), [(0, 1), (1, 1), (4, 4)])
+@pytest.mark.parametrize(
+    ("alias", "kind"),
+    [
+        (mark.multigpu_static, "static"),
+        (mark.multigpu_static(), "static"),
+        (mark.multigpu_static(None), "static"),
+        (mark.multigpu_dynamic, "dynamic"),
+        (mark.multigpu_dynamic(world_size=None), "dynamic"),
+        (mark.multigpu_dynamic(timeout=None), "dynamic"),
+    ],
+    ids=written,
+)
+def test_alias_without_a_size_takes_all_gpus(
+    make_item: MakeItem, alias: pytest.MarkDecorator, kind: marks.Kind, gpus: int, size: int
+) -> None:
+    """Each visible GPU has a rank; without any the test is one that needs a GPU, and is skipped later."""
+    item = make_item("test_it", alias)
+
+    marks.translate_aliases([item], lambda: gpus)
+    marks.plan_items([item])
+
+    assert Plan(kind, size, "cuda", "nccl", None) == marks.plan_of(item)
+
+
+@pytest.mark.parametrize(
+    ("alias", "problem"),
+    [
+        (mark.multigpu_static(0), "world_size must be a whole number of 1 or more, not 0"),
+        (mark.multigpu_dynamic("2"), "world_size must be a whole number of 1 or more, not '2'"),
+        (mark.multigpu_static(2, 3), "more than one positional argument; it takes "),
+        (mark.multigpu_static(2, world_size=2), "world_size is given twice, by position and by name"),
+        (mark.multigpu_dynamic(2, sice=3), "unknown keyword 'sice'; it takes "),
+        (mark.multigpu_dynamic(2, timeout=-1), "timeout must be a number of seconds, 0 or more (0: no limit), not -1"),
+        (mark.multigpu_static(2, backend="carrier_pigeon"), "backend 'carrier_pigeon' is not built into this torch"),
+    ],
+    ids=written,
+)
+def test_alias_with_bad_arguments_is_refused(make_item: MakeItem, alias: pytest.MarkDecorator, problem: str) -> None:
+    """What is wrong with the mark behind the alias is wrong with the alias."""
+    item = make_item("test_it", alias)
+
+    marks.translate_aliases([item], lambda: 1)
+
+    assert problem in problem_of([item])
+
+
+def test_tests_without_an_alias_keep_their_marks(make_item: MakeItem) -> None:
+    """Nothing is added to other tests."""
+    items = [make_item(name, *given) for name, given in {"a": [], "b": [mark.distributed(2)], "c": [mark.tpu]}.items()]
+
+    marks.translate_aliases(items, lambda: 1)
+
+    assert [[own.name for own in item.own_markers] for item in items] == [[], ["distributed"], ["tpu"]]
+
+
+@pytest.mark.parametrize(
+    ("expression", "selected"),
+    [
+        ("distributed", ["test_closest", "test_dynamic", "test_ours", "test_static"]),
+        ("multigpu_static", ["test_closest", "test_static"]),
+        ("multigpu_dynamic", ["test_dynamic"]),
+        ("distributed and not multigpu_static and not multigpu_dynamic", ["test_ours"]),
+        ("tpu or standalone", ["test_alone", "test_tpu"]),
+        ("not distributed", ["test_alone", "test_plain", "test_tpu"]),
+    ],
+)
+def test_mark_expressions_see_both_names(pytester: pytest.Pytester, expression: str, selected: list[str]) -> None:
+    """``-m`` selects by the alias and by the mark behind it, and by all other marks."""
+    pytester.makepyfile(
+        """
+        import pytest
+
+        @pytest.mark.multigpu_static(2)
+        def test_static(): pass
+
+        @pytest.mark.multigpu_static
+        class TestIt:
+            def test_closest(self): pass
+
+        @pytest.mark.multigpu_dynamic(2)
+        def test_dynamic(): pass
+
+        @pytest.mark.distributed(2)
+        def test_ours(): pass
+
+        @pytest.mark.standalone
+        def test_alone(): pass
+
+        @pytest.mark.tpu
+        def test_tpu(): pass
+
+        def test_plain(): pass
+        """
+    )
+
+    items, _ = pytester.inline_genitems("-m", expression)
+
+    assert sorted(item.name for item in items) == selected
+
+
+# What is asked of a test later.
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ([mark.distributed(2)], True),
+        ([mark.standalone], True),
+        ([mark.tpu], True),
+        ([mark.multigpu_static(2)], True),
+        ([mark.multigpu_dynamic(2)], True),
+        ([mark.skipif(False, reason="")], True),
+        ([mark.distributed(0)], True),
+        ([], False),
+        ([mark.skip, mark.xfail, mark.parametrize("x", [1])], False),
+    ],
+)
+def test_who_is_marked(make_item: MakeItem, given: list[pytest.MarkDecorator], expected: bool) -> None:
+    """A test is marked if it has a mark that may make it run elsewhere or not at all; nobody is before it was read."""
+    item = make_item("test_it", *given)
+    assert not marks.is_marked(item)
+
+    marks.translate_aliases([item], lambda: 1)
+    with contextlib.suppress(InvalidMarks):
+        marks.plan_items([item])
+
+    assert marks.is_marked(item) == expected
+
+
+ASKS: dict[str, tuple[list[pytest.MarkDecorator], set[str]]] = {
+    "nothing": ([], set()),
+    "skip": ([mark.skip, mark.skipif(True, reason="standalone, min_cuda_gpus and tpu")], set()),
+    "standalone": ([mark.standalone], {"standalone"}),
+    "RunIf(standalone=True)": ([skip_unless(False, reason="", standalone=True)], {"standalone"}),
+    "RunIf(standalone=False)": ([skip_unless(False, reason="", standalone=False)], set()),
+    "distributed on cpu": ([mark.distributed(2)], set()),
+    "distributed on cuda": ([mark.distributed(2, device="cuda")], {"cuda"}),
+    "gloo on cuda": ([mark.distributed(2, device="cuda", backend="gloo", static=False)], {"cuda"}),
+    "multigpu_static": ([mark.multigpu_static(2)], {"cuda"}),
+    "multigpu_dynamic": ([mark.multigpu_dynamic(2)], {"cuda"}),
+    "RunIf(min_cuda_gpus=2)": ([skip_unless(False, reason="", min_cuda_gpus=True)], {"cuda"}),
+    "RunIf of both": ([skip_unless(False, reason="", min_cuda_gpus=True, standalone=True)], {"cuda", "standalone"}),
+    "second RunIf": ([mark.skipif(False, reason=""), skip_unless(False, reason="", min_cuda_gpus=True)], {"cuda"}),
+    "tpu": ([mark.tpu], {"tpu"}),
+    "RunIf(tpu=True)": ([skip_unless(False, reason="", tpu=True)], {"tpu"}),
+    "tpu and standalone": ([mark.tpu, mark.standalone], {"tpu", "standalone"}),
+}
+
+
+@pytest.mark.parametrize(("given", "expected"), ASKS.values(), ids=ASKS)
+def test_what_a_test_asks_for(make_item: MakeItem, given: list[pytest.MarkDecorator], expected: set[str]) -> None:
+    """Standalone, GPUs and TPUs are asked for by marks of ours and by RunIf, alone and together."""
+    item = make_item("test_it", *given)
+    marks.translate_aliases([item], lambda: 1)
+    marks.plan_items([item])
+    questions = {"standalone": marks.asks_for_standalone, "cuda": marks.asks_for_cuda, "tpu": marks.asks_for_tpu}
+
+    assert {name for name, asks in questions.items() if asks(item)} == expected
 
 
 def test_all_bad_marks_are_named_together(make_item: MakeItem) -> None:
@@ -301,4 +568,10 @@ def test_list_of_sizes_that_comes_too_late_is_a_bad_mark(pytester: pytest.Pytest
 
 def test_markers_are_declared_with_their_arguments() -> None:
     """The text for ``pytest --markers`` starts with the call that the user writes."""
-    assert [text.partition(": ")[0] for text in marks.MARKERS] == [DISTRIBUTED, "standalone(timeout=None)"]
+    assert [text.partition(": ")[0] for text in marks.MARKERS] == [
+        DISTRIBUTED,
+        "standalone(timeout=None)",
+        "multigpu_static(world_size=None)",
+        "multigpu_dynamic(world_size=None)",
+        "tpu()",
+    ]

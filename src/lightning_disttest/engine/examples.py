@@ -33,7 +33,7 @@ def share_examples(item: pytest.Item, seed: int) -> None:
 
 
 def _draws_alike_anyway(function: Any) -> bool:
-    """Tell whether the user has chosen the examples; a seed of ours, of an earlier run of the function, does not count."""
+    """Tell whether the user has chosen the examples; a seed from an earlier run of the function here does not count."""
     settings = getattr(function, "_hypothesis_internal_use_settings", None)
     seed = getattr(function, "_hypothesis_internal_use_seed", None)
     return bool(getattr(settings, "derandomize", False)) or (seed is not None and function not in _seeded)

@@ -53,9 +53,10 @@ def _make(name: str, text: str) -> BaseException:
     genuine = find_class(name, BaseException)
     # Outcomes of pytest, and what ends a process, would mean something here.
     bases = genuine.__mro__ if genuine is not None and issubclass(genuine, Exception) else (Exception,)
+    short = name.rpartition(":")[2].rpartition(".")[2]
     for base in bases:
         with contextlib.suppress(Exception):  # a class may refuse to be derived from, or ask for anything to make one
-            return _derive(base, name.rpartition(":")[2].rpartition(".")[2], text)
+            return _derive(base, short, text)
     raise AssertionError("Exception itself can be derived from")
 
 
@@ -64,7 +65,7 @@ def _derive(base: type[Exception], name: str, text: str) -> Exception:
     native = next(cls for cls in base.__mro__ if cls.__module__ == "builtins")
     own = {"__str__": lambda _: text, "__setattr__": object.__setattr__, "__bool__": lambda _: True}
     derived: Any = type(name, (base,), own)
-    error: Exception = native.__new__(derived, text)
+    error: Exception = native.__new__(derived, text)  # type: ignore[assignment]
     return error
 
 
