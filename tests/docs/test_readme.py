@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def test_readme_does_what_it_says(tmp_path: Path) -> None:
     """The files and commands of the README, followed from top to bottom, print what it shows."""
     shutil.copytree(ROOT / "examples", tmp_path / "examples", ignore=shutil.ignore_patterns("__pycache__", "test_*"))
-    assert follow(README, tmp_path) == 4
+    assert follow(README, tmp_path) == 5
 
 
 def test_make_targets_exist() -> None:
