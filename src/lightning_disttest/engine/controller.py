@@ -66,7 +66,6 @@ class Controller:
         self._supervisor = Supervisor(pytest_bridge.live_output(session.config))
         self._pool: WorldPool | None = None
         self._refusal: UnsafeFork | None = None
-        self._suite_properties: set[tuple[str, str]] = set()
         self._log_switch = pytest_bridge.switch_off_log_capture(session)
 
     def start(self, culprits: list[str]) -> None:
@@ -101,9 +100,9 @@ class Controller:
             if self._pool is not None:
                 self._pool.end_all()
             self._supervisor.stop()
-            if self._pool is not None:
-                measuring.take_over(self._pool.folder)
             processes.thaw_memory()
+        if self._pool is not None:
+            measuring.take_over(self._pool.folder)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
@@ -263,9 +262,7 @@ class Controller:
         """Record what ranks recorded with ``record_testsuite_property``."""
         values = merge_values([(rank, event.name, event.value) for rank, event in record.properties])
         for name, value in values:
-            if (name, value) not in self._suite_properties:  # a session fixture runs once in each world
-                self._suite_properties.add((name, value))
-                pytest_bridge.add_suite_property(self._config, name, value)
+            pytest_bridge.add_suite_property(self._config, name, value)
 
     def _retire_kept(self, pool: WorldPool) -> None:
         for world in pool.kept():

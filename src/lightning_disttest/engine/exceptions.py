@@ -6,14 +6,17 @@ look at ``call.excinfo`` (pytest-rerunfailures: ``--only-rerun``, ``only_rerun=V
 
 from __future__ import annotations
 
+import bdb
 import contextlib
 import sys
+import unittest
 from typing import Any
 
 import pytest
 
 ATTRIBUTE = "disttest_exceptions"
 _LONGEST_CHAIN = 20
+_MEANINGFUL = (pytest.exit.Exception, unittest.SkipTest, bdb.BdbQuit)
 
 Description = tuple[str, str]
 
@@ -51,8 +54,9 @@ def find_class(name: str, base: type[Any]) -> type[Any] | None:
 
 def _make(name: str, text: str) -> BaseException:
     genuine = find_class(name, BaseException)
-    # Outcomes of pytest, and what ends a process, would mean something here.
-    bases = genuine.__mro__ if genuine is not None and issubclass(genuine, Exception) else (Exception,)
+    # What ends a process, a run or a test without a failure would mean something here.
+    usable = genuine is not None and issubclass(genuine, Exception) and not issubclass(genuine, _MEANINGFUL)
+    bases = genuine.__mro__ if genuine is not None and usable else (Exception,)
     short = name.rpartition(":")[2].rpartition(".")[2]
     for base in bases:
         with contextlib.suppress(Exception):  # a class may refuse to be derived from, or ask for anything to make one

@@ -48,13 +48,16 @@ def take_over(folder: Path) -> None:
     import coverage
 
     total = measurement.get_data()
+    lost = []
     for path in sorted(folder.glob(f"{_PREFIX}*[0-9]")):
         try:
             with _read(path) as data:
                 total.update(data)
         except coverage.CoverageException as error:
-            warnings.warn(CoverageNotRead(path.name, str(error)), stacklevel=1)
+            lost.append(CoverageNotRead(path.name, str(error)))
         path.unlink()
+    for warning in lost:
+        warnings.warn(warning, stacklevel=1)
 
 
 @contextlib.contextmanager

@@ -156,10 +156,16 @@ def summary_line(report: pytest.TestReport) -> str:
 
 
 def add_suite_property(config: pytest.Config, name: str, value: str) -> None:
-    """Add a property of the whole run to the JUnit file, if there is one."""
+    """Add a property of the whole run to the JUnit file, if there is one and it has not got it.
+
+    A session fixture records it once in each world, and once more if a plain test uses the fixture.
+    """
     junit = config.stash.get(xml_key, None)
     if junit is not None:
         junit.add_global_property(name, value)
+        *others, added = junit.global_properties
+        if added in others:
+            junit.global_properties.pop()
 
 
 def log_report(item: pytest.Item, report: pytest.TestReport) -> None:

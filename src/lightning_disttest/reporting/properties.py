@@ -21,7 +21,7 @@ _OURS = {"wasxfail", "disttest_exceptions"}  # parts of the verdict
 def properties_of(stories: Sequence[RankStory], kind: str) -> list[tuple[str, object]]:
     """Return the ``user_properties`` of a test: where it ran, how each rank ended, and what ranks recorded.
 
-    A property that all ranks recorded alike is there once; else each has the name of its rank.
+    A property is there once if the ranks that recorded it agree (often that is rank 0 alone), else once per rank.
     """
     recorded = []
     for story in stories:

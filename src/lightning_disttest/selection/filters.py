@@ -127,7 +127,7 @@ class NothingRan:
             wanted = " and ".join(option.flag for option in self._options)
             switches = ", ".join(f"{option.flag} or {option.environment}=1" for option in self._options)
             terminalreporter.write_line(
-                f"disttest: nothing ran: no test that {wanted} selects was executed, so this run proves nothing "
+                f"disttest: nothing ran: no test kept by {wanted} was executed, so this run proves nothing "
                 f"({switches} is set)",
                 red=True,
             )

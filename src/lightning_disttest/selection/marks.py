@@ -20,7 +20,8 @@ _DEFAULT_BACKENDS = {"cpu": "gloo", "cuda": "nccl"}
 _DISTRIBUTED_KEYWORDS = frozenset(("world_size", "static", "device", "backend", "timeout"))
 _PARAMETER = "world_size"
 _ALIASES = {"multigpu_static": True, "multigpu_dynamic": False}  # name: whether its world is static
-_PLACES = frozenset(("distributed", "standalone", "tpu", *_ALIASES))  # marks that say where a test runs
+_ON_RANKS = ("distributed", *_ALIASES)
+_PLACES = frozenset((*_ON_RANKS, "standalone", "tpu"))  # marks that say where a test runs
 _MARKS = _PLACES | {"skipif"}
 
 MARKERS = (
@@ -122,9 +123,9 @@ def is_marked(item: pytest.Item) -> bool:
 
 def parametrize_world_size(metafunc: pytest.Metafunc) -> None:
     """Run a test whose mark has a list of world sizes once per size, with ids like ``[world_size=2]``."""
-    if "distributed" not in metafunc.definition.keywords:  # asked of every test of every suite, so it has to be quick
-        return
-    mark = metafunc.definition.get_closest_marker("distributed")
+    keywords = metafunc.definition.keywords  # asked of every test of every suite, so it has to be quick
+    names = [name for name in _ON_RANKS if name in keywords]
+    mark = metafunc.definition.get_closest_marker(names[0]) if names else None
     if mark is None:
         return
     sizes = mark.args[0] if mark.args else mark.kwargs.get(_PARAMETER)
@@ -158,14 +159,29 @@ def _has_condition(item: pytest.Item, key: str) -> bool:
 
 def _plan(item: pytest.Item) -> Plan | None:
     _check_places(item)
-    distributed = item.get_closest_marker("distributed")
-    if distributed is not None:
-        return _distributed_plan(item, distributed)
-    if (tpu := item.get_closest_marker("tpu")) is not None and (tpu.args or tpu.kwargs):
-        raise _MarkError("mark tpu: it takes no arguments; tests on the ranks of a slice are not there yet")
-    if asks_for_standalone(item):
-        return _standalone_plan(item.get_closest_marker("standalone"))
+    for name in (*_ALIASES, "distributed", "standalone", "tpu"):
+        mark = item.get_closest_marker(name)
+        if mark is not None or (name == "standalone" and asks_for_standalone(item)):
+            try:
+                return _plan_of_mark(item, name, mark)
+            except _MarkError as problem:
+                raise _MarkError(f"mark {name}: {problem}") from None
     return None
+
+
+def _plan_of_mark(item: pytest.Item, name: str, mark: pytest.Mark | None) -> Plan | None:
+    if name == "standalone":
+        return _standalone_plan(mark)
+    assert mark is not None
+    if name == "tpu":
+        if mark.args or mark.kwargs:
+            raise _MarkError("it takes no arguments; tests on the ranks of a slice are not there yet")
+        return None
+    if name in _ALIASES:
+        if set(mark.kwargs) - {_PARAMETER} or len(mark.args) > 1:
+            raise _MarkError(f"it takes world_size and nothing else: {name}(world_size=None)")
+        mark = item.stash[_TRANSLATED]
+    return _distributed_plan(item, mark)
 
 
 def _check_places(item: pytest.Item) -> None:
@@ -184,22 +200,20 @@ def _check_places(item: pytest.Item) -> None:
 def _distributed_plan(item: pytest.Item, mark: pytest.Mark) -> Plan:
     unknown = sorted(set(mark.kwargs) - _DISTRIBUTED_KEYWORDS)
     if mark.args and _PARAMETER in mark.kwargs:
-        raise _MarkError("mark distributed: world_size is given twice, by position and by name")
+        raise _MarkError("world_size is given twice, by position and by name")
     if unknown or len(mark.args) > 1:
         given = f"unknown keyword {unknown[0]!r}" if unknown else "more than one positional argument"
-        raise _MarkError(f"mark distributed: {given}; it takes {MARKERS[0].partition(':')[0]}")
+        raise _MarkError(f"{given}; it takes {MARKERS[0].partition(':')[0]}")
     keywords = mark.kwargs
     size = _world_size(item, mark.args[0] if mark.args else keywords.get(_PARAMETER))
     static = keywords.get("static", True)
     if not isinstance(static, bool):
-        raise _MarkError(f"mark distributed: static must be True or False, not {static!r}")
+        raise _MarkError(f"static must be True or False, not {static!r}")
     device = keywords.get("device", "cpu")
     if device not in _DEVICES:
-        raise _MarkError(f"mark distributed: device must be one of {', '.join(_DEVICES)}, not {device!r}")
+        raise _MarkError(f"device must be one of {', '.join(_DEVICES)}, not {device!r}")
     backend = _backend(keywords.get("backend"), device)
-    return Plan(
-        "static" if static else "dynamic", size, device, backend, _timeout("distributed", keywords.get("timeout"))
-    )
+    return Plan("static" if static else "dynamic", size, device, backend, _timeout(keywords.get("timeout")))
 
 
 def _standalone_plan(mark: pytest.Mark | None) -> Plan:
@@ -208,26 +222,26 @@ def _standalone_plan(mark: pytest.Mark | None) -> Plan:
     unknown = sorted(set(mark.kwargs) - {"timeout"})
     if unknown or len(mark.args) > 1:
         given = f"unknown keyword {unknown[0]!r}" if unknown else "more than one positional argument"
-        raise _MarkError(f"mark standalone: {given}; it takes standalone(timeout=None)")
+        raise _MarkError(f"{given}; it takes standalone(timeout=None)")
     limit = mark.args[0] if mark.args else mark.kwargs.get("timeout")
-    return Plan("standalone", 1, "cpu", "", _timeout("standalone", limit))
+    return Plan("standalone", 1, "cpu", "", _timeout(limit))
 
 
 def _world_size(item: pytest.Item, given: Any) -> int:
     callspec = getattr(item, "callspec", None)
     if _is_list(given):
         if not given:
-            raise _MarkError("mark distributed: the list of world sizes is empty")
+            raise _MarkError("the list of world sizes is empty")
         if callspec is None or _PARAMETER not in callspec.params:
             raise _MarkError(
-                "mark distributed: a list of world sizes needs a test function, which pytest can parametrise; "
+                "a list of world sizes needs a test function, which pytest can parametrise; "
                 "give one number to this test"
             )
         given = callspec.params[_PARAMETER]
     if given is None:
-        raise _MarkError("mark distributed: world_size is missing; write distributed(world_size=2)")
+        raise _MarkError("world_size is missing; write distributed(world_size=2)")
     if isinstance(given, bool) or not isinstance(given, int) or given < 1:
-        raise _MarkError(f"mark distributed: world_size must be a whole number of 1 or more, not {given!r}")
+        raise _MarkError(f"world_size must be a whole number of 1 or more, not {given!r}")
     return given
 
 
@@ -237,22 +251,20 @@ def _backend(given: Any, device: str) -> str:
     import torch.distributed as dist
 
     if not isinstance(given, str):
-        raise _MarkError(f"mark distributed: backend must be a name, not {given!r}")
+        raise _MarkError(f"backend must be a name, not {given!r}")
     known = [name for name in dist.Backend.backend_list if name != dist.Backend.UNDEFINED]
     built_in = [name for name in known if dist.is_backend_available(name)]
     wanted = {part.rpartition(":")[2].lower() for part in given.split(",")}  # "cpu:gloo,cuda:nccl" is legal
     if not wanted <= set(built_in):
-        raise _MarkError(
-            f"mark distributed: backend {given!r} is not built into this torch, which has {', '.join(built_in)}"
-        )
+        raise _MarkError(f"backend {given!r} is not built into this torch, which has {', '.join(built_in)}")
     return given.lower()
 
 
-def _timeout(mark: str, given: Any) -> float | None:
+def _timeout(given: Any) -> float | None:
     if given is None:
         return None
     if isinstance(given, bool) or not isinstance(given, (int, float)) or not 0 <= given < float("inf"):
-        raise _MarkError(f"mark {mark}: timeout must be a number of seconds, 0 or more (0: no limit), not {given!r}")
+        raise _MarkError(f"timeout must be a number of seconds, 0 or more (0: no limit), not {given!r}")
     return float(given)
 
 
