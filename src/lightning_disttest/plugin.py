@@ -12,7 +12,7 @@ from lightning_disttest import hookspecs
 from lightning_disttest.engine import guard
 from lightning_disttest.engine.context import current_rank
 from lightning_disttest.errors import ConditionUnclear, InvalidMarks, RequirementMissing, UsageFault
-from lightning_disttest.selection import devices, filters, marks, requirements
+from lightning_disttest.selection import filters, marks, requirements
 from lightning_disttest.settings import SETTINGS, add_options, find_option, resolve
 from lightning_disttest.strategies import launchers
 
@@ -93,7 +93,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Generator[None, None, None]:
     """Translate marks before pytest and others select; then check the marks, select, and sort tests into groups."""
     try:
-        marks.translate_aliases(items, devices.count_gpus)
+        marks.translate_aliases(items)
     except ConditionUnclear as unclear:
         raise pytest.UsageError(str(unclear)) from None
     yield

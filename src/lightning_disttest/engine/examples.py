@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import weakref
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    import pytest
+import pytest
 
 _OPTION = "--hypothesis-seed"
+NOTE = pytest.StashKey[str]()  # for the report of a test that fails
 _seeded: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
@@ -29,7 +29,7 @@ def share_examples(item: pytest.Item, seed: int) -> None:
     chosen = seed if given is None else _as_hypothesis_reads_it(given)
     hypothesis.seed(chosen)(function)
     _seeded.add(function)
-    item.add_report_section("call", "hypothesis", f"the examples can be had again with {_OPTION}={chosen}\n")
+    item.stash[NOTE] = f"The examples can be had again with {_OPTION}={chosen}"
 
 
 def _draws_alike_anyway(function: Any) -> bool:

@@ -58,7 +58,7 @@ def _make(name: str, text: str) -> BaseException:
     usable = genuine is not None and issubclass(genuine, Exception) and not issubclass(genuine, _MEANINGFUL)
     bases = genuine.__mro__ if genuine is not None and usable else (Exception,)
     short = name.rpartition(":")[2].rpartition(".")[2]
-    for base in bases:
+    for base in (base for base in bases if issubclass(base, Exception)):
         with contextlib.suppress(Exception):  # a class may refuse to be derived from, or ask for anything to make one
             return _derive(base, short, text)
     raise AssertionError("Exception itself can be derived from")

@@ -46,8 +46,12 @@ def take_over(folder: Path) -> None:
     if measurement is None:
         return
     import coverage
+    import coverage.exceptions
 
-    total = measurement.get_data()
+    with warnings.catch_warnings():
+        # That there is no data, or that a module was not imported: before the ranks' is added, that says nothing.
+        warnings.simplefilter("ignore", coverage.exceptions.CoverageWarning)
+        total = measurement.get_data()
     lost = []
     for path in sorted(folder.glob(f"{_PREFIX}*[0-9]")):
         try:

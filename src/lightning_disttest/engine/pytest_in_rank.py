@@ -13,7 +13,7 @@ import _pytest.tmpdir
 import pytest
 from _pytest.junitxml import xml_key
 
-from lightning_disttest.engine import exceptions
+from lightning_disttest.engine import examples, exceptions
 from lightning_disttest.engine.messages import PhasePassed, ReportMade, SuitePropertyRecorded, WarningRecorded
 from lightning_disttest.engine.pytest_bridge import HookSwitch, tmp_path_factory
 from lightning_disttest.reporting.stories import is_subreport
@@ -73,12 +73,14 @@ class Recorder:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(
-        self, call: pytest.CallInfo[None]
+        self, item: pytest.Item, call: pytest.CallInfo[None]
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-        """Put class and text of the exception on a failed report."""
+        """Put class and text of the exception on a failed report, and how to have its random examples again."""
         report = yield
         if report.failed and call.excinfo is not None:
             setattr(report, exceptions.ATTRIBUTE, exceptions.describe_chain(call.excinfo.value))
+            if examples.NOTE in item.stash:
+                report.sections.append(("Hypothesis", item.stash[examples.NOTE]))
         return report
 
     def pytest_warning_recorded(self, warning_message: warnings.WarningMessage, when: str, nodeid: str) -> None:

@@ -50,25 +50,24 @@ def merge_values(recorded: Iterable[tuple[int, str, Any]]) -> list[tuple[str, An
 def merge_attributes(report: pytest.TestReport, stories: Sequence[RankStory]) -> None:
     """Give a merged report what other plugins have put on those of the ranks (pytest-html: ``extras``).
 
-    Lists are joined, of anything else the first rank's is taken.
+    Lists are joined, of anything else that of the first rank is taken, or of the first that failed.
     """
     known = report.__dict__.keys() | _OURS
-    values: dict[str, list[Any]] = {}
-    for story in stories:
-        own = story.report_of(str(report.when))
-        for name in own.__dict__.keys() - known if own is not None else ():
-            values.setdefault(name, []).append(getattr(own, name))
-    for name, found in values.items():
-        setattr(report, name, _join(found))
+    of_ranks = [own for story in stories if (own := story.report_of(str(report.when))) is not None]
+    names = {name: None for own in of_ranks for name in own.__dict__.keys() - known}
+    for name in names:
+        having = [own for own in of_ranks if hasattr(own, name)]
+        speaker = next((own for own in having if own.failed), having[0])
+        setattr(report, name, _join([getattr(own, name) for own in having]) or getattr(speaker, name))
 
 
-def _join(values: list[Any]) -> Any:
+def _join(values: list[Any]) -> list[Any]:
     lists = [value for value in values if isinstance(value, list)]
     joined: list[Any] = []
     for entry in itertools.chain(*lists):
         if entry not in joined:
             joined.append(entry)
-    return joined if lists else values[0]
+    return joined
 
 
 def _describe(story: RankStory) -> str:

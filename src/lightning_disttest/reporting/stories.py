@@ -65,6 +65,12 @@ class RankStory:
         own = [f"{path}:{line} in {function}" for path, line, function in frames if "/torch/" not in path]
         return own[0] if own else ""
 
+    @property
+    def waits_for_others(self) -> bool:
+        """Whether its innermost frame is one of torch.distributed: it waits for a peer, and is not what hangs."""
+        innermost = _FRAME.search(self.stacks.rpartition("Current thread")[2])
+        return innermost is not None and "/torch/distributed/" in innermost[1]
+
     def report_of(self, phase: str) -> pytest.TestReport | None:
         """Return the main report of a phase, not a sub-report."""
         for report in self.reports:

@@ -163,11 +163,15 @@ def _has_cause(troubles: list[Trouble]) -> bool:
 
 
 def _order(troubles: Sequence[Trouble]) -> tuple[Trouble, ...]:
-    """Sort troubles, the cause first: a death or an own error beats an echo; among equals the first to arrive."""
+    """Sort troubles, the cause first: a death or an own error beats an echo; among equals the first to arrive.
 
-    def key(trouble: Trouble) -> tuple[int, int]:
+    At the time limit a rank that only waits for another comes after the one that it waits for.
+    """
+
+    def key(trouble: Trouble) -> tuple[int, bool, int]:
         severity = Kind.DEATH if trouble.kind in (Kind.DEATH, Kind.OWN_ERROR) else trouble.kind
-        return severity, trouble.arrival
+        waits = trouble.kind is Kind.TIME_LIMIT and trouble.story.waits_for_others
+        return severity, waits, trouble.arrival
 
     return tuple(sorted(troubles, key=key))
 

@@ -6,7 +6,6 @@ the XLA runtime can not be forked any more.
 
 from __future__ import annotations
 
-import ctypes
 import os
 import subprocess
 import sys
@@ -76,6 +75,8 @@ def _count_gpus_by_nvml() -> int | None:
 
 
 def _has_cuda_driver() -> bool:
+    import ctypes  # this module is imported at each start of pytest
+
     try:
         ctypes.CDLL("libcuda.so.1")  # opens no device before cuInit
     except OSError:

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
 
-from lightning_disttest.errors import InvalidMarks
+from lightning_disttest.errors import ConditionUnclear, InvalidMarks
+from lightning_disttest.selection.devices import count_gpus
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
 
 Kind = Literal["static", "dynamic", "standalone"]
 
@@ -63,20 +64,21 @@ class _MarkError(Exception):
     """A mark that can not be served; the text says why and what to write instead."""
 
 
-def translate_aliases(items: Iterable[pytest.Item], count_gpus: Callable[[], int]) -> None:
+def translate_aliases(items: Iterable[pytest.Item]) -> None:
     """Give tests that are marked ``multigpu_*`` the mark ``distributed`` that it stands for; ``-m`` sees both.
 
-    ``count_gpus`` is asked only if such a mark gives no world_size.
+    Raises:
+        ConditionUnclear: if such a mark gives no world_size, and the GPUs can not be counted.
     """
     for item in items:
         marks = [mark for mark in item.iter_markers() if mark.name in _ALIASES]
         if marks:
-            distributed = _distributed_mark(marks[0], count_gpus)
+            distributed = _distributed_mark(marks[0])
             item.stash[_TRANSLATED] = distributed.mark
             item.add_marker(distributed)
 
 
-def _distributed_mark(alias: pytest.Mark, count_gpus: Callable[[], int]) -> pytest.MarkDecorator:
+def _distributed_mark(alias: pytest.Mark) -> pytest.MarkDecorator:
     keywords: dict[str, Any] = dict(alias.kwargs)
     sizes = alias.args or (keywords.pop(_PARAMETER, None),)
     if sizes == (None,):
@@ -164,7 +166,7 @@ def _plan(item: pytest.Item) -> Plan | None:
         if mark is not None or (name == "standalone" and asks_for_standalone(item)):
             try:
                 return _plan_of_mark(item, name, mark)
-            except _MarkError as problem:
+            except (_MarkError, ConditionUnclear) as problem:
                 raise _MarkError(f"mark {name}: {problem}") from None
     return None
 
@@ -180,6 +182,8 @@ def _plan_of_mark(item: pytest.Item, name: str, mark: pytest.Mark | None) -> Pla
     if name in _ALIASES:
         if set(mark.kwargs) - {_PARAMETER} or len(mark.args) > 1:
             raise _MarkError(f"it takes world_size and nothing else: {name}(world_size=None)")
+        if _TRANSLATED not in item.stash:  # another plugin has added the mark since
+            translate_aliases([item])
         mark = item.stash[_TRANSLATED]
     return _distributed_plan(item, mark)
 
