@@ -17,16 +17,23 @@ from tests.acceptance.conftest import RunOnce
 from tests.harness import (
     LIMIT_S,
     STAMP,
-    Run,
     clean_environment,
     json_lines,
+    lines_with,
     plugins_off,
     run_pytest,
     wait_until_gone,
     write_tests,
 )
 
-KINDS = ("static", "dynamic", "standalone", "launched", "killed")
+# The test whose ranks run the module of this name.
+TESTS = {
+    "static": "test_worlds.py::test_static",
+    "dynamic": "test_worlds.py::test_dynamic",
+    "killed": "test_worlds.py::test_measured_before_the_kill",
+    "standalone": "test_alone.py::test_standalone",
+    "launched": "test_launched.py::test_launched",
+}
 # Each kind of world has a module of its own, that nothing but its ranks imports. Rank 0 and rank 1 take different ways
 # through it, and there are lines and branches that no rank takes.
 MODULE = """
@@ -55,6 +62,16 @@ WORK = """
     def work(name, rank):
         return import_module(f"measured.{name}").work(rank)
 """
+NOTE = """
+    import json, sys
+    import pytest
+
+    @pytest.fixture
+    def note(pytestconfig, tmp_path_factory):
+        files = [path.name for path in tmp_path_factory.getbasetemp().rglob("*coverage*")]
+        with open(pytestconfig.rootpath / "notes.jsonl", "a") as file:
+            file.write(json.dumps(["coverage" in sys.modules, bool(files)]) + "\\n")
+"""
 WORLDS = """
     import os, signal
     import pytest
@@ -62,6 +79,9 @@ WORLDS = """
 
     @pytest.mark.distributed(2)
     def test_static(world): work("static", world.rank)
+
+    @pytest.mark.distributed(2)
+    def test_after_static(note): pass
 
     @pytest.mark.distributed(2, static=False)
     def test_dynamic(world): work("dynamic", world.rank)
@@ -88,14 +108,27 @@ ALONE = """
     def test_standalone(world): work("standalone", world.rank)
 
     @pytest.mark.standalone
-    def test_launched():
-        from lightning.fabric import Fabric
+    def test_after_standalone(note): pass
+"""
+LAUNCHED = """
+    import pytest
+    from lightning.fabric import Fabric
+    from work import work
 
+    @pytest.mark.standalone
+    def test_launched():
         fabric = Fabric(accelerator="cpu", devices=2, strategy="ddp")
         fabric.launch()
         work("launched", fabric.global_rank)
 """
-RANKS = {"work.py": WORK, "test_worlds.py": WORLDS, "test_alone.py": ALONE}
+SUMMARY = "1 failed, 7 passed"
+RANKS = {
+    "conftest.py": NOTE,
+    "work.py": WORK,
+    "test_worlds.py": WORLDS,
+    "test_alone.py": ALONE,
+    "test_launched.py": LAUNCHED,
+}
 CALLS = """
     from importlib import import_module
     import pytest
@@ -107,23 +140,23 @@ CALLS = """
         for rank in range(ranks):
             import_module(f"measured.{name}").work(rank)
 """
-PACKAGE = {"measured/__init__.py": "", **{f"measured/{kind}.py": MODULE for kind in KINDS}}
+PACKAGE = {"measured/__init__.py": "", **{f"measured/{kind}.py": MODULE for kind in TESTS}}
 COV = ("--cov=measured", "--cov-branch", "--cov-report=json:report.json")
 WHAT = ("executed_lines", "missing_lines", "executed_branches", "missing_branches")
 
 
-def _with_coverage_run(folder: Path, *arguments: str) -> str:
+def _run_under_coverage(folder: Path) -> str:
     """Run pytest in ``folder`` under ``coverage run``, as ``run_pytest`` does without; return what it printed."""
     stamp = uuid.uuid4().hex
     measure = ["coverage", "run", "--branch", "--source=measured", "-m"]
-    command = [sys.executable, "-m", *measure, "pytest", *plugins_off(), *arguments]
+    command = [sys.executable, "-m", *measure, "pytest", *plugins_off()]
     environment = clean_environment() | {STAMP: stamp}
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=LIMIT_S)
     assert wait_until_gone(stamp) == []
     report = [sys.executable, "-m", "coverage", "json", "-o", "report.json"]
     made = subprocess.run(report, cwd=folder, env=environment, capture_output=True, text=True, timeout=LIMIT_S)
     assert made.returncode == 0, done.stdout + made.stdout + made.stderr
-    return done.stdout
+    return done.stdout + done.stderr
 
 
 def _measured(folder: Path) -> dict[str, dict[str, Any]]:
@@ -140,22 +173,48 @@ def called(run_once: RunOnce) -> dict[str, dict[str, Any]]:
     return _measured(run.folder)
 
 
-@pytest.fixture(scope="module", params=["--cov", "--cov -n 2", "coverage run"])
-def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the folder of a run in which ranks alone run the code, measured in one of the usual ways."""
-    folder = tmp_path_factory.mktemp("ranks")
+def _folder(factory: pytest.TempPathFactory) -> Path:
+    folder = factory.mktemp("ranks")
     write_tests(folder, PACKAGE | RANKS)
-    if request.param == "coverage run":
-        output = _with_coverage_run(folder)
-    else:
-        # One file for each worker: the ranks that have measured stay together with the test that kills them.
-        workers = ["-n2", "--dist=loadfile"] if request.param == "--cov -n 2" else []
-        output = run_pytest(folder, *COV, *workers, plugins=["pytest_cov"]).output
-    assert "1 failed, 5 passed" in output, output
     return folder
 
 
-@pytest.mark.parametrize("kind", KINDS)
+def _keep(folder: Path, output: str) -> Path:
+    """Check that the run did what it was to do, and keep its output beside its data."""
+    assert SUMMARY in output, output
+    (folder / "output.txt").write_text(output)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def with_cov(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of a run in which ranks alone run the code, measured by pytest-cov."""
+    folder = _folder(tmp_path_factory)
+    return _keep(folder, run_pytest(folder, *COV, "--cov-context=test", plugins=["pytest_cov"]).output)
+
+
+@pytest.fixture(scope="module")
+def with_cov_and_xdist(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of such a run on two workers, each with the ranks of one test file."""
+    folder = _folder(tmp_path_factory)
+    return _keep(folder, run_pytest(folder, *COV, "-n2", "--dist=loadfile", plugins=["pytest_cov"]).output)
+
+
+@pytest.fixture(scope="module")
+def with_coverage_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of such a run under ``coverage run``."""
+    folder = _folder(tmp_path_factory)
+    return _keep(folder, _run_under_coverage(folder))
+
+
+@pytest.fixture(scope="module", params=["with_cov", "with_cov_and_xdist", "with_coverage_run"])
+def folder(request: pytest.FixtureRequest) -> Path:
+    """Return the folder of each of the runs in turn."""
+    found: Path = request.getfixturevalue(request.param)
+    return found
+
+
+@pytest.mark.parametrize("kind", TESTS)
 def test_ranks_are_measured_like_calls(folder: Path, called: dict[str, dict[str, Any]], kind: str) -> None:
     """Lines and branches of ranks are those of the same code in one process; a killed rank keeps its last test."""
     measured = _measured(folder)[f"measured/{kind}.py"]
@@ -169,54 +228,27 @@ def test_nothing_else_is_measured_or_left(folder: Path, called: dict[str, dict[s
     assert _measured(folder).keys() == called.keys()
 
 
-NOTES = """
-    import json, sys
-    import pytest
-    from work import work
-
-    @pytest.fixture
-    def note(pytestconfig, tmp_path_factory):
-        files = [path.name for path in tmp_path_factory.getbasetemp().rglob("*coverage*")]
-        with open(pytestconfig.rootpath / "notes.jsonl", "a") as file:
-            file.write(json.dumps(["coverage" in sys.modules, bool(files)]) + "\\n")
-
-    @pytest.mark.distributed(2)
-    def test_static(world): work("static", world.rank)
-
-    @pytest.mark.distributed(2)
-    def test_after_static(note): pass
-
-    @pytest.mark.standalone
-    def test_standalone(world): work("standalone", world.rank)
-
-    @pytest.mark.standalone
-    def test_another(note): pass
-"""
-NOTING = {**PACKAGE, "work.py": WORK, "test_notes.py": NOTES}
+def test_no_warning_of_missing_data(folder: Path) -> None:
+    """Nobody is told that no data was collected, or a module never imported, when ranks did it."""
+    assert lines_with((folder / "output.txt").read_text(), "CoverageWarning") == []
 
 
-@pytest.fixture(scope="module")
-def on(run_once: RunOnce) -> Run:
-    """Return a run with --cov whose ranks note what they see of it."""
-    return run_once(NOTING, *COV, "--cov-context=test", plugins=["pytest_cov"])
-
-
-def test_off_costs_nothing(run_once: RunOnce, on: Run) -> None:
+def test_off_costs_nothing(run_once: RunOnce, with_cov: Path) -> None:
     """With pytest-cov installed, but not asked for, no rank imports coverage and nothing is written anywhere."""
-    off = run_once(NOTING, plugins=["pytest_cov"])
-    for run, active in ((off, False), (on, True)):
-        assert run.returncode == 0, run.output
-        assert json_lines(run.folder / "notes.jsonl") == [[active, active]] * 3
-        assert bool(list(run.folder.rglob(".coverage*"))) == active
+    off = run_once(PACKAGE | RANKS, "test_worlds.py", "test_alone.py", "-k", "not kill", plugins=["pytest_cov"])
+    assert "5 passed, 2 deselected" in off.output
+    for folder, active in ((off.folder, False), (with_cov, True)):
+        assert json_lines(folder / "notes.jsonl") == [[active, active]] * 3
+        assert bool(list(folder.rglob(".coverage*"))) == active
 
 
-def test_contexts_name_the_tests(on: Run) -> None:
+def test_contexts_name_the_tests(with_cov: Path) -> None:
     """With --cov-context=test each line that a rank has run carries the name of its test."""
-    data = coverage.CoverageData(str(on.folder / ".coverage"))
+    data = coverage.CoverageData(str(with_cov / ".coverage"))
     data.read()
-    executed = _measured(on.folder)
-    for kind in ("static", "standalone"):
-        contexts = data.contexts_by_lineno(str(on.folder / f"measured/{kind}.py"))
-        assert sorted(contexts) == executed[f"measured/{kind}.py"]["executed_lines"]
-        assert {name for names in contexts.values() for name in names} == {f"test_notes.py::test_{kind}|run"}
+    measured = _measured(with_cov)
+    for kind, test in TESTS.items():
+        contexts = data.contexts_by_lineno(str(with_cov / f"measured/{kind}.py"))
+        assert sorted(contexts) == measured[f"measured/{kind}.py"]["executed_lines"]
+        assert {name for names in contexts.values() for name in names} == {f"{test}|run"}
     data.close()

@@ -319,7 +319,7 @@ def test_required_devices(run_once: RunOnce, names: str, way: str) -> None:
     assert run.outcomes == failed | {f"test_{name}": "skipped" for name in (*others, *_OTHER_SKIPS)}, run.output
     for name, text in lacks.items():
         shown = run.text(f"test_{name}")
-        assert f"test_{name} cannot run here: {text}. It is not skipped because --disttest-require is set" in shown
+        assert lines_with(shown, f"test_{name} cannot run here", text, "because --disttest-require is set"), shown
 
 
 _SKIPS = "import pytest\n@pytest.mark.standalone\ndef test_it(): pytest.skip('not today')\n"
@@ -345,7 +345,7 @@ def test_nothing_ran(run_once: RunOnce, source: str, flags: list[str], named: li
     run = run_once({"test_some.py": source}, *flags, env=QUIET)
     assert run.returncode == pytest.ExitCode.TESTS_FAILED, run.output
     (line,) = lines_with(run.output, "nothing ran")
-    assert f"no test that {' and '.join(named)} selects was executed" in line
+    assert f" {' and '.join(named)} " in line
     for flag in named:
         assert f"{flag} or {TWINS[flag][0]}=1" in line
 

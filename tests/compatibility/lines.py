@@ -77,10 +77,9 @@ class Line:
     cwd: str = "."
     since: int = 8
 
-    @property
-    def run_without(self) -> tuple[object, ...]:
-        """What the run without the feature depends on: lines that agree in it share that run."""
-        return tuple(self.files.items()), self.off, self.plugins, self.before
+    def way(self, *, feature: bool) -> tuple[tuple[str, ...], Mapping[str, str], str, str]:
+        """Return arguments, environment, ini lines and working folder of the run with the feature, or without."""
+        return (self.arguments, self.env, self.ini, self.cwd) if feature else (self.off, {}, "", ".")
 
     @property
     def has_its_pytest(self) -> bool:

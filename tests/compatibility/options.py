@@ -179,7 +179,7 @@ OPTIONS = (
     ),
     Line(
         name="`--maxfail`",
-        on_ranks="counts tests that failed, not ranks",
+        on_ranks="stops after so many tests have failed on any rank",
         arguments=("--maxfail=2",),
         common=_FIRST_FAILURE | {name: OUTCOMES[name] for name in _SECOND_STEP},
         check=_stops_after_the_second_failure,
@@ -219,7 +219,7 @@ OPTIONS = (
     ),
     Line(
         name="`-m`",
-        on_ranks="selects by the marks of this plugin and by all others",
+        on_ranks="selects by mark; `-m distributed` leaves standalone tests out",
         arguments=("-m", "distributed"),
         common=_DISTRIBUTED,
         check=_runs_what_has_the_mark,
@@ -239,8 +239,8 @@ OPTIONS = (
         check=_runs_nothing_but_lists_tests,
     ),
     Line(
-        name="`-W`",
-        on_ranks="warnings on ranks are filtered as in the pytest process; with `-W error` one on any rank is a failure",
+        name="`-W error`",
+        on_ranks="a warning on any rank fails the test",
         arguments=("-W", "error"),
         files={"test_warns.py": _WARNS},
         check=_fails_for_a_warning_of_a_rank,
@@ -268,7 +268,7 @@ OPTIONS = (
     ),
     Line(
         name="`tmp_path_retention_policy`",
-        on_ranks="decides by the outcome over all ranks, after the last rank has left the test",
+        on_ranks="decides by the outcome over all ranks, for `tmp_path` and `rank_tmp_path`",
         ini="tmp_path_retention_policy = failed\n",
         arguments=("--basetemp={folder}/base",),
         off=("--basetemp={folder}/base",),
@@ -277,7 +277,7 @@ OPTIONS = (
     ),
     Line(
         name="`PYTEST_ADDOPTS`",
-        on_ranks="holds for the run, and so for its ranks",
+        on_ranks="its arguments hold as those of the command line do",
         env={"PYTEST_ADDOPTS": "-k passes"},
         common=without("test_plain", "test_fails", "test_skips"),
         check=_obeys_the_variable,

@@ -145,7 +145,9 @@ _BENCHMARKED = """
 
     @every_kind
     def test_benchmarked(kind, world, benchmark):
-        assert benchmark(lambda: 3) == 3
+        calls = []
+        benchmark(calls.append, 0)
+        assert calls == [0]
         world.barrier()
 
     @every_kind
@@ -200,9 +202,7 @@ _COVERED = {
             return 4
     """,
     "test_covered.py": """
-        import os, signal
         import inner
-        import pytest
         from test_common import every_kind
 
         @every_kind
@@ -238,14 +238,18 @@ def _has_contexts_of_tests_on_ranks(run: Run) -> None:
 
 
 def _cov_line(
-    name: str, *arguments: str, on_ranks: str = "lines and branches that ranks run are covered", check: Callable[[Run], None] = _covers_ranks
+    name: str,
+    *arguments: str,
+    on_ranks: str = "the lines that ranks run are covered",
+    check: Callable[[Run], None] = _covers_ranks,
+    off: tuple[str, ...] = ("-p", "without_measuring"),
 ) -> Line:
     return Line(
         name=name,
         on_ranks=on_ranks,
         check=check,
         arguments=(*_COV, *arguments),
-        off=("-p", "without_measuring", *_COV, *arguments),
+        off=(*_COV, *off),
         files=_COVERED,
         plugins=("pytest_cov",),
     )
@@ -253,20 +257,22 @@ def _cov_line(
 
 COVERAGE = (
     _cov_line("pytest-cov"),
-    _cov_line("pytest-cov `--cov-branch`", "--cov-branch"),
+    _cov_line("pytest-cov `--cov-branch`", "--cov-branch", on_ranks="the branches that ranks take are covered"),
     _cov_line("pytest-cov with pytest-xdist `-n 2`", "-n", "2"),
     _cov_line(
         "pytest-cov `--cov-context=test`",
         "--cov-context=test",
-        on_ranks="the contexts of what ranks run are the tests and their phases",
+        on_ranks="lines that ranks run have the test and its phase as their context",
         check=_has_contexts_of_tests_on_ranks,
+        off=(),
     ),
 )
 
 _PROPERTIES = """
     import json
+    import pytest
     from hypothesis import given, settings, strategies as st
-    from test_common import every_kind
+    from test_common import MARKS, every_kind
 
     DRAWN = []
 
@@ -278,7 +284,7 @@ _PROPERTIES = """
         world.record("examples", DRAWN)
         world.barrier()
 
-    @every_kind
+    @pytest.mark.parametrize("kind", ["plain", *(pytest.param(kind, marks=mark) for kind, mark in MARKS.items())])
     @settings(max_examples=20)
     @given(numbers=st.lists(st.integers(0, 10**9), min_size=3))
     def test_draws_again(kind, world, pytestconfig, numbers):
@@ -300,15 +306,15 @@ def _draws_the_same_examples(run: Run) -> None:
         assert run.outcome(f"test_property[{kind}]") == "failed"
         text = run.text(f"test_property[{kind}]")
         assert lines_with(text, "number=100")
-        assert lines_with(text, "the examples can be had again with --hypothesis-seed=")
     assert lines_with(run.text("test_property[static]"), "rank 1 of 2", "failed in call")
     assert lines_with(run.text("test_property[static]"), "rank 0 of 2", "came to the end of the test")
+    assert len(lines_with(run.output, "The examples can be had again with --hypothesis-seed=")) == 3
 
 
 def _draws_from_the_given_seed(run: Run) -> None:
-    drawn = [json_lines(run.folder / f"drawn-{kind}") for kind in KINDS]
-    assert drawn == [drawn[0]] * 3
-    assert lines_with(run.text("test_property[static]"), "the examples can be had again with --hypothesis-seed=7")
+    drawn = [json_lines(run.folder / f"drawn-{kind}") for kind in ("plain", *KINDS)]
+    assert drawn == [drawn[0]] * 4
+    assert lines_with(run.output, "The examples can be had again with --hypothesis-seed=7")
 
 
 EXAMPLES = (
@@ -322,7 +328,7 @@ EXAMPLES = (
     ),
     Line(
         name="hypothesis `--hypothesis-seed`",
-        on_ranks="draws the examples again that a failed test on ranks had",
+        on_ranks="ranks draw what a plain test draws from that seed",
         check=_draws_from_the_given_seed,
         arguments=("--hypothesis-seed=7",),
         files={"test_properties.py": _PROPERTIES},

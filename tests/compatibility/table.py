@@ -10,9 +10,13 @@ from tests.compatibility.options import OPTIONS
 from tests.compatibility.options_features import FEATURES
 from tests.compatibility.options_output import OUTPUT
 from tests.compatibility.plugins import PLUGINS
+from tests.compatibility.plugins_running import RUNNING
 
 PAGE = Path(__file__).parents[2] / "docs/reference/compatibility.md"
-_TABLES = {"Plugins": ("plugin", PLUGINS), "Options of pytest": ("option", (*OPTIONS, *OUTPUT, *FEATURES))}
+_TABLES = {
+    "Plugins": ("plugin", (*PLUGINS, *RUNNING)),
+    "Options of pytest": ("option", (*OPTIONS, *OUTPUT, *FEATURES)),
+}
 LINES = tuple(line for _, lines in _TABLES.values() for line in lines if line.has_its_pytest)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
@@ -18,32 +18,25 @@ every_line = pytest.mark.parametrize("line", LINES, ids=lambda line: line.name.s
 @pytest.fixture(scope="module")
 def run_line(tmp_path_factory: pytest.TempPathFactory) -> RunLine:
     """Return a function that runs a line, with its feature or without; runs that are the same are run once."""
-    shared: dict[tuple[object, ...], Run] = {}
+    runs: dict[str, Run] = {}
 
     def run(line: Line, *, feature: bool) -> Run:
-        if not feature and line.run_without in shared:
-            return shared[line.run_without]
-        folder: Path = tmp_path_factory.mktemp("line")
-        write_tests(folder, {"test_common.py": COMMON, **line.files})
-        if line.before is not None:
-            run_pytest(folder, *line.before, plugins=line.plugins)
-        done = (_run_with if feature else _run_without)(line, folder)
-        if not feature:
-            shared[line.run_without] = done
-        return done
+        way = line.way(feature=feature)
+        key = repr((line.files, line.plugins, line.before, way))
+        if key not in runs:
+            runs[key] = _run_in(tmp_path_factory.mktemp("line"), line, *way)
+        return runs[key]
 
     return run
 
 
-def _run_with(line: Line, folder: Path) -> Run:
-    (folder / "pytest.ini").write_text(f"[pytest]\n{line.ini}")
-    arguments = [argument.format(folder=folder) for argument in line.arguments]
-    return run_pytest(folder, *arguments, env=line.env, plugins=line.plugins, cwd=line.cwd)
-
-
-def _run_without(line: Line, folder: Path) -> Run:
-    arguments = [argument.format(folder=folder) for argument in line.off]
-    return run_pytest(folder, *arguments, plugins=line.plugins)
+def _run_in(folder: Path, line: Line, arguments: tuple[str, ...], env: Mapping[str, str], ini: str, cwd: str) -> Run:
+    write_tests(folder, {"test_common.py": COMMON, **line.files})
+    if line.before is not None:
+        run_pytest(folder, *line.before, plugins=line.plugins)
+    (folder / "pytest.ini").write_text(f"[pytest]\n{ini}")
+    filled = [argument.format(folder=folder) for argument in arguments]
+    return run_pytest(folder, *filled, env=env, plugins=line.plugins, cwd=cwd)
 
 
 @every_line

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch.distributed  # noqa: F401  pytester forgets what a test imports, and torch stands one import only
 
 from lightning_disttest.selection import filters, marks
+from tests.unit.test_settings import DEFAULTS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from lightning_disttest.settings import Settings
+    from tests.unit.conftest import Make
 
     MakeItems = Callable[[list[tuple[str, pytest.MarkDecorator | None]]], list[pytest.Item]]
 
@@ -97,36 +103,135 @@ def test_plain_tests_are_not_moved(plan: MakeItems) -> None:
     assert names(items) == ["c", "a", "b"]
 
 
-def test_keep_standalone(plan: MakeItems) -> None:
-    """Only standalone tests are kept, by either mark; the others are returned, to be reported as deselected."""
-    skip_unless: Any = mark.skipif  # Lightning's RunIf gives it a key of its own
-    of_lightning = skip_unless(False, reason="", standalone=True)
-    items = plan(
-        [
-            ("plain", None),
-            ("ours", mark.standalone),
-            ("static", STATIC_2),
-            ("of_lightning", of_lightning),
-            ("dynamic", DYNAMIC),
-        ]
-    )
+# Selection.
 
-    removed = filters.keep_standalone(items)
+skip_unless: Any = mark.skipif  # RunIf gives it keys of its own
 
-    assert names(items) == ["ours", "of_lightning"]
-    assert names(removed) == ["plain", "static", "dynamic"]
+TESTS: dict[str, list[pytest.MarkDecorator]] = {
+    "plain": [],
+    "static": [STATIC_2],
+    "dynamic": [DYNAMIC],
+    "alone": [mark.standalone],
+    "tpu": [mark.tpu],
+    "tpu_alone": [mark.tpu, mark.standalone],
+    "static_cuda": [mark.distributed(2, device="cuda")],
+    "static_gloo_cuda": [mark.distributed(2, device="cuda", backend="gloo")],
+    "dynamic_cuda": [mark.distributed(2, device="cuda", static=False)],
+    "alias_static": [mark.multigpu_static(2)],
+    "alias_dynamic": [mark.multigpu_dynamic(2)],
+    "runif_cuda": [skip_unless(False, reason="", min_cuda_gpus=True)],
+    "runif_tpu": [skip_unless(False, reason="", tpu=True)],
+    "runif_alone": [skip_unless(False, reason="", standalone=True)],
+    "runif_cuda_alone": [skip_unless(False, reason="", min_cuda_gpus=True, standalone=True)],
+    "static_runif_cuda": [STATIC_2, skip_unless(False, reason="", min_cuda_gpus=True)],
+    "runif_other": [skip_unless(False, reason="standalone, tpu")],
+}
+STANDALONE = ["alone", "tpu_alone", "runif_alone", "runif_cuda_alone"]
+CUDA = [
+    "static_cuda",
+    "static_gloo_cuda",
+    "dynamic_cuda",
+    "alias_static",
+    "alias_dynamic",
+    "runif_cuda",
+    "runif_cuda_alone",
+    "static_runif_cuda",
+]
+TPU = ["tpu", "tpu_alone", "runif_tpu"]
+STATIC = ["static", "static_cuda", "static_gloo_cuda", "alias_static", "static_runif_cuda"]
+DYNAMIC_TESTS = ["dynamic", "dynamic_cuda", "alias_dynamic"]
+
+SWITCHES = ["standalone", "cuda_only", "tpu", "multigpu_static", "multigpu_dynamic"]
 
 
-def test_keep_standalone_removes_what_is_skipped_anyway(plan: MakeItems) -> None:
-    """A standalone test with an unconditional skip needs no process."""
-    items = plan([("skipped", mark.standalone)])
+def switched_on(*fields: str) -> Settings:
+    """Return settings with these switches on."""
+    on: dict[str, Any] = dict.fromkeys(fields, True)
+    return replace(DEFAULTS, **on)
+
+
+@pytest.fixture
+def items_of_all_kinds(make_item: Callable[..., pytest.Item]) -> list[pytest.Item]:
+    """Return planned items, one of each kind."""
+    items = [make_item(name, *given) for name, given in TESTS.items()]
+    marks.translate_aliases(items)
+    marks.plan_items(items)
+    return items
+
+
+@pytest.mark.parametrize(
+    ("switches", "kept"),
+    [
+        (["standalone"], STANDALONE),
+        (["cuda_only"], CUDA),
+        (["tpu"], TPU),
+        (["multigpu_static"], STATIC),
+        (["multigpu_dynamic"], DYNAMIC_TESTS),
+        (["standalone", "cuda_only"], STANDALONE),
+        (["standalone", "tpu"], ["tpu_alone"]),
+        (["standalone", "cuda_only", "tpu"], ["tpu_alone"]),
+        (
+            ["cuda_only", "multigpu_static"],
+            ["static_cuda", "static_gloo_cuda", "alias_static", "static_runif_cuda"],
+        ),
+        (["cuda_only", "multigpu_dynamic"], ["dynamic_cuda", "alias_dynamic"]),
+        (["multigpu_static", "multigpu_dynamic"], []),
+        (["standalone", "multigpu_static"], []),
+        (["cuda_only", "tpu"], []),
+        (SWITCHES, []),
+        ([], list(TESTS)),
+    ],
+    ids=lambda names: "+".join(names) if names and set(names) <= set(SWITCHES) else "",
+)
+def test_switches_select(items_of_all_kinds: list[pytest.Item], switches: list[str], kept: list[str]) -> None:
+    """Each switch keeps its tests, by any mark; together they keep what all of them do; the order stays."""
+    items = items_of_all_kinds
+
+    removed = filters.select(items, filters.selecting(switched_on(*switches)))
+
+    assert names(items) == kept
+    assert names(removed) == [name for name in TESTS if name not in kept]
+
+
+def test_every_switch_selects() -> None:
+    """All options that select have a filter; the others have none."""
+    assert filters.selecting(DEFAULTS) == []
+    assert [field for field in SWITCHES if filters.selecting(switched_on(field)) == [field]] == SWITCHES
+    others = replace(DEFAULTS, require=frozenset({"cuda"}), timeout=1.0, grace=1.0, rank_output="all")
+    assert filters.selecting(others) == []
+
+
+@pytest.mark.parametrize("more", [[], ["tpu"], ["multigpu_static"], ["tpu", "multigpu_static", "multigpu_dynamic"]])
+def test_standalone_makes_cuda_only_say_nothing(more: list[str]) -> None:
+    """As in Lightning, both together are standalone alone; the other switches keep their say."""
+    fields = filters.selecting(switched_on("standalone", "cuda_only", *more))
+
+    assert fields == ["standalone", *more]
+
+
+@pytest.mark.parametrize(
+    ("switch", "given"),
+    [
+        ("standalone", mark.standalone),
+        ("cuda_only", mark.distributed(2, device="cuda")),
+        ("tpu", mark.tpu),
+        ("multigpu_static", STATIC_2),
+        ("multigpu_dynamic", DYNAMIC),
+    ],
+)
+def test_selection_removes_what_is_skipped_anyway(plan: MakeItems, switch: str, given: pytest.MarkDecorator) -> None:
+    """A test with an unconditional skip is not what a selecting run is for; a condition that may not hold stays."""
+    items = plan([("skipped", given), ("conditional", given), ("fine", given)])
     items[0].add_marker(mark.skip)
+    items[1].add_marker(mark.skipif(True, reason="on this machine"))
 
-    assert names(filters.keep_standalone(items)) == ["skipped"]
-    assert items == []
+    removed = filters.select(items, [switch])
+
+    assert names(removed) == ["skipped"]
+    assert names(items) == ["conditional", "fine"]
 
 
-def test_keep_standalone_removes_what_its_module_skips(pytester: pytest.Pytester) -> None:
+def test_selection_removes_what_its_module_skips(pytester: pytest.Pytester) -> None:
     """A skip mark of the module counts like one on the test."""
     items = pytester.getitems(
         """
@@ -139,10 +244,10 @@ def test_keep_standalone_removes_what_its_module_skips(pytester: pytest.Pytester
     )
     marks.plan_items(items)
 
-    assert names(filters.keep_standalone(items)) == ["test_it"]
+    assert names(filters.select(items, ["standalone"])) == ["test_it"]
 
 
-def test_keep_standalone_removes_what_its_class_skips(pytester: pytest.Pytester) -> None:
+def test_selection_removes_what_its_class_skips(pytester: pytest.Pytester) -> None:
     """A skip mark of the class counts like one on the test; a condition that may not hold does not."""
     items = pytester.getitems(
         """
@@ -162,10 +267,13 @@ def test_keep_standalone_removes_what_its_class_skips(pytester: pytest.Pytester)
     )
     marks.plan_items(items)
 
-    removed = filters.keep_standalone(items)
+    removed = filters.select(items, ["standalone"])
 
     assert names(removed) == ["test_skipped"]
     assert names(items) == ["test_conditional", "test_plain"]
+
+
+# The header.
 
 
 @pytest.mark.parametrize(
@@ -195,25 +303,136 @@ def test_no_summary_of_plain_tests(plan: MakeItems) -> None:
     assert filters.summarize(plan([("plain", None)])) == []
 
 
-NOTHING = "disttest: nothing ran: no standalone test was executed, so this run proves nothing*"
+# A run in which nothing ran.
+
+NOTHING = {
+    "standalone": "disttest: nothing ran: no test kept by --standalone was executed, so this run proves nothing "
+    "(--standalone or PL_RUN_STANDALONE_TESTS=1 is set)",
+    "cuda_only": "disttest: nothing ran: no test kept by --cuda-only was executed, so this run proves nothing "
+    "(--cuda-only or RUN_ONLY_CUDA_TESTS=1 is set)",
+    "tpu": "disttest: nothing ran: no test kept by --tpu was executed, so this run proves nothing "
+    "(--tpu or PL_RUN_TPU_TESTS=1 is set)",
+    "multigpu_static": "disttest: nothing ran: no test kept by --multigpu-static was executed, so this run "
+    "proves nothing (--multigpu-static or DISTTEST_MULTIGPU_STATIC=1 is set)",
+    "multigpu_dynamic": "disttest: nothing ran: no test kept by --multigpu-dynamic was executed, so this run "
+    "proves nothing (--multigpu-dynamic or DISTTEST_MULTIGPU_DYNAMIC=1 is set)",
+    "cuda_only+multigpu_static": "disttest: nothing ran: no test kept by --cuda-only and --multigpu-static was "
+    "executed, so this run proves nothing (--cuda-only or RUN_ONLY_CUDA_TESTS=1, --multigpu-static or "
+    "DISTTEST_MULTIGPU_STATIC=1 is set)",
+}
+EXPECTED_FAILURE: dict[str, Any] = {"wasxfail": "known"}
+
+
+class FakeSession:
+    """What is read of a session, and the exit code that it ends with."""
+
+    def __init__(self, worker: bool = False, **options: bool) -> None:
+        self.exitstatus = -1
+        self.config = SimpleNamespace(option=SimpleNamespace(collectonly=False, **options))
+        if worker:
+            self.config.workerinput = {}
+
+
+def end_run(watch: filters.NothingRan, status: int, session: FakeSession | None = None) -> tuple[int, list[str]]:
+    """End a run; return the exit code that was set, -1 for none, and what was written about it."""
+    written: list[str] = []
+    reporter: Any = SimpleNamespace(write_line=lambda line, **_: written.append(line))
+    ended: Any = session or FakeSession()
+    watch.pytest_sessionfinish(ended, status)
+    watch.pytest_terminal_summary(reporter)
+    return ended.exitstatus, written
+
+
+def watch_reports(*reports: pytest.TestReport, field: str = "standalone") -> filters.NothingRan:
+    """Return what has seen these reports of a run."""
+    watch = filters.NothingRan([field])
+    for report in reports:
+        watch.pytest_runtest_logreport(report)
+    return watch
+
+
+@pytest.mark.parametrize("fields", NOTHING)
+def test_run_without_tests_fails_with_its_switches(fields: str) -> None:
+    """The line names the option and the variable of each switch that selects."""
+    status, written = end_run(filters.NothingRan(fields.split("+")), pytest.ExitCode.NO_TESTS_COLLECTED)
+
+    assert status == pytest.ExitCode.TESTS_FAILED
+    assert written == [NOTHING[fields]]
 
 
 @pytest.mark.parametrize(
-    "test",
+    ("when", "outcome", "more", "executed"),
     [
-        "def test_plain(): pass",
-        "@pytest.mark.standalone\n@pytest.mark.skipif(True, reason='never')\ndef test_skipped(): pass",
+        ("call", "passed", {}, True),
+        ("call", "failed", {}, True),
+        ("setup", "failed", {}, True),
+        ("teardown", "failed", {}, True),
+        ("call", "skipped", EXPECTED_FAILURE, True),
+        ("call", "skipped", {}, False),
+        ("setup", "skipped", {}, False),
+        ("setup", "passed", {}, False),
+        ("teardown", "passed", {}, False),
     ],
-    ids=["deselected", "skipped"],
 )
-def test_run_in_which_nothing_ran_fails(pytester: pytest.Pytester, test: str) -> None:
-    """With --standalone, a run that executed nothing is red and says why."""
+def test_what_counts_as_executed(make: Make, when: str, outcome: str, more: dict[str, Any], executed: bool) -> None:
+    """A body that ran counts, however it ended, and any error; a skip does not, nor do the phases around it."""
+    status, written = end_run(watch_reports(make.report(when, outcome, **more)), pytest.ExitCode.OK)
+
+    assert (status, written) == ((-1, []) if executed else (pytest.ExitCode.TESTS_FAILED, [NOTHING["standalone"]]))
+
+
+def test_one_executed_test_is_enough(make: Make) -> None:
+    """It may be the first one, and skipped ones may follow."""
+    watch = watch_reports(*make.passed(), make.skipped("setup", "no"), make.report("teardown"))
+
+    assert end_run(watch, pytest.ExitCode.OK) == (-1, [])
+
+
+@pytest.mark.parametrize(
+    "status",
+    [
+        pytest.ExitCode.TESTS_FAILED,
+        pytest.ExitCode.INTERRUPTED,
+        pytest.ExitCode.INTERNAL_ERROR,
+        pytest.ExitCode.USAGE_ERROR,
+    ],
+)
+def test_run_that_has_failed_keeps_its_exit_code(status: pytest.ExitCode) -> None:
+    """A run that is red for another reason is left alone."""
+    assert end_run(watch_reports(), status) == (-1, [])
+
+
+@pytest.mark.parametrize(
+    "session",
+    [FakeSession(setuponly=True), FakeSession(setupplan=True), FakeSession(worker=True)],
+    ids=["--setup-only", "--setup-plan", "worker of xdist"],
+)
+def test_run_that_is_to_run_nothing_is_left_alone(session: FakeSession) -> None:
+    """Options that run no bodies, and a worker, which has only a part of the tests, decide nothing."""
+    assert end_run(watch_reports(), pytest.ExitCode.OK, session) == (-1, [])
+
+
+@pytest.mark.parametrize(
+    ("flags", "test"),
+    [
+        (["--standalone"], "def test_plain(): pass"),
+        (["--cuda-only"], "@pytest.mark.distributed(1)\ndef test_on_cpu(): pass"),
+        (["--tpu"], "@pytest.mark.standalone\ndef test_alone(): pass"),
+        (["--multigpu-static"], "@pytest.mark.distributed(1, static=False)\ndef test_dynamic(): pass"),
+        (["--multigpu-dynamic"], "@pytest.mark.distributed(1)\ndef test_static(): pass"),
+        (["--standalone"], "@pytest.mark.standalone\n@pytest.mark.skipif(True, reason='n')\ndef test_skipped(): pass"),
+    ],
+    ids=["standalone", "cuda", "tpu", "static", "dynamic", "skipped"],
+)
+def test_run_in_which_nothing_ran_fails(pytester: pytest.Pytester, flags: list[str], test: str) -> None:
+    """With a selecting switch, a run that executed nothing is red and says why."""
     pytester.makepyfile(f"import pytest\n{test}")
 
-    result = pytester.runpytest_subprocess("--standalone")
+    result = pytester.runpytest_subprocess(*flags)
 
     assert result.ret == pytest.ExitCode.TESTS_FAILED
-    result.stdout.fnmatch_lines([NOTHING])
+    field = flags[0].removeprefix("--").replace("-", "_")
+    assert NOTHING[field] in result.outlines
 
 
 def test_collecting_only_is_not_a_run(pytester: pytest.Pytester) -> None:

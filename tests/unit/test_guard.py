@@ -24,11 +24,16 @@ LIMIT_S = 100
 
 
 class FakeTorch:
-    """What the guard uses of torch: the number of threads and one computation."""
+    """What the guard uses of torch: the number of threads, one computation, and whether there is a group."""
 
     def __init__(self, compute: Callable[[], object] = lambda: None) -> None:
         self._compute = compute
         self.threads = 7
+        self.has_distributed = True
+        self.has_group = False
+        self.distributed = SimpleNamespace(
+            is_available=lambda: self.has_distributed, is_initialized=lambda: self.has_group
+        )
 
     def get_num_threads(self) -> int:
         """Return the number of threads."""
@@ -179,6 +184,42 @@ def test_trial_fork_with_many_threads_leaves_this_process_alone(fake_torch: Fake
     guard.check_fork(CULPRITS)
 
     assert fake_torch.threads == 7
+
+
+def test_process_group_is_unsafe(fake_torch: FakeTorch) -> None:
+    """Ranks would inherit a group that a conftest or module has joined; the modules that may have done it are named."""
+    fake_torch.has_group = True
+
+    with pytest.raises(UnsafeFork) as caught:
+        guard.check_fork(CULPRITS)
+
+    assert str(caught.value) == str(UnsafeFork("it has joined a process group, which ranks would inherit", CULPRITS))
+
+
+def test_rank_with_a_group_is_unsafe(fake_torch: FakeTorch, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pytest inside of a distributed test is told so, with what to do; no module of its own is to blame."""
+    fake_torch.has_group = True
+    monkeypatch.setattr(guard, "current_rank", lambda: SimpleNamespace(nodeid="t.py::outer"))
+
+    with pytest.raises(UnsafeFork) as caught:
+        guard.check_fork(CULPRITS)
+
+    reason = (
+        "it is a rank of t.py::outer and has joined its process group; run the inner pytest in a process of its own "
+        "(runpytest_subprocess), or mark the outer test standalone"
+    )
+    assert str(caught.value) == str(UnsafeFork(reason, None))
+
+
+@pytest.mark.parametrize("is_rank", [True, False])
+def test_process_without_a_group_is_safe(fake_torch: FakeTorch, monkeypatch: pytest.MonkeyPatch, is_rank: bool) -> None:
+    """A standalone test may run pytest inside; and torch may have been built without distributed."""
+    monkeypatch.setattr(guard, "current_rank", lambda: SimpleNamespace(nodeid="t.py::outer") if is_rank else None)
+    guard.check_fork(CULPRITS)
+
+    fake_torch.has_group, fake_torch.has_distributed = True, False
+
+    guard.check_fork(CULPRITS)
 
 
 def test_open_gpu_is_unsafe(fake_torch: FakeTorch, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -360,7 +360,7 @@ def test_variables_are_as_they_were_after_the_run(
     """
     pytester.makepyfile(test_it=SAYS_VARIABLES, run=runs_twice)
 
-    result = pytester.runpython("run.py")
+    result = pytester.runpython(pytester.path / "run.py")
 
     result.stdout.fnmatch_lines(
         [f"*variables: {' '.join(sorted(SWITCHES))} end", f"after: {' '.join([str(before)] * 3)} end"]

@@ -182,6 +182,8 @@ def test_lost_connections_alone_are_a_failure(make: Make) -> None:
         "Timed out waiting 1000ms for recv operation to complete",
         "Timed out after 2ms waiting for clients. 1/2 clients joined.",
         "Socket Timeout",
+        "[Rank 0]: Ranks 2 failed to pass monitoredBarrier in 30000 ms",
+        "Rank 1 failed to pass monitoredBarrier in 1500 ms",
         "NCCL communicator was aborted on rank 1",
         "ncclRemoteError: A call failed possibly due to a network error",
     ],
@@ -226,6 +228,33 @@ def test_words_of_a_lost_peer_outside_of_torch_are_the_ranks_own(make: Make) -> 
 def test_words_of_a_lost_peer_without_an_exception_are_the_ranks_own(make: Make) -> None:
     """A failure that holds only text has no exception type, so nobody knows who speaks."""
     assert not is_communication_error(make.report("call", "failed", "RuntimeError: Connection closed by peer"))
+
+
+MISSED_BARRIER = "[Rank 0]: Ranks 2 failed to pass monitoredBarrier in 30000 ms"
+
+
+@pytest.mark.parametrize("at", [1, 9], ids=["death first", "death last"])
+def test_killed_rank_is_the_cause_of_a_missed_barrier(make: Make, at: int) -> None:
+    """Gloo's words for a rank that did not come are no error of the rank that says them, whatever arrived first."""
+    setup, teardown = make.report("setup"), make.report("teardown")
+    missed = raised_in_torch(RuntimeError(MISSED_BARRIER))
+    stories = [
+        make.story(0, setup, make.failed("call", missed), teardown, arrivals=(0, 5, 6)),
+        make.story(1, setup, make.failed("call", GONE), teardown, arrivals=(0, 4, 6)),
+        make.died(2, "call", setup, at=at),
+    ]
+
+    assert cast_of(judge(stories)["call"]) == [(2, Kind.DEATH), (1, Kind.COMMUNICATION), (0, Kind.COMMUNICATION)]
+
+
+def test_missed_barrier_of_a_tests_own_is_the_ranks_own(make: Make) -> None:
+    """The same words in an exception that torch did not raise may be the cause."""
+    setup, teardown = make.report("setup"), make.report("teardown")
+    own = make.failed("call", RuntimeError(MISSED_BARRIER))
+    stories = [make.story(0, setup, own, teardown, arrivals=(0, 5, 6)), make.died(1, "call", setup, at=9)]
+
+    assert not is_communication_error(own)
+    assert cast_of(judge(stories)["call"]) == [(0, Kind.OWN_ERROR), (1, Kind.DEATH)]
 
 
 def test_words_of_a_lost_peer_that_a_test_fails_with_make_it_the_cause(make: Make) -> None:
@@ -275,6 +304,36 @@ def test_time_limit_beats_lost_connections(make: Make) -> None:
     verdict = judge([lost, make.timed_out(1, "call", make.report("setup"))])["call"]
 
     assert cast_of(verdict) == [(1, Kind.TIME_LIMIT), (0, Kind.COMMUNICATION)]
+
+
+STACKS_OF_A_WAIT = """Thread 0x1 (most recent call first):
+  File "/home/me/test_it.py", line 2 in watch
+
+Current thread 0x2 (most recent call first):
+  File "/site-packages/torch/distributed/distributed_c10d.py", line 5 in barrier
+  File "/home/me/test_it.py", line 7 in test_it
+"""
+STACKS_OF_A_HANG = """Thread 0x1 (most recent call first):
+  File "/site-packages/torch/distributed/distributed_c10d.py", line 5 in watch
+
+Current thread 0x2 (most recent call first):
+  File "/home/me/test_it.py", line 9 in spin
+  File "/site-packages/torch/distributed/distributed_c10d.py", line 8 in call_back
+"""
+
+
+@pytest.mark.parametrize("stacks", [STACKS_OF_A_HANG, "", "rubbish"], ids=["hangs", "unknown", "rubbish"])
+def test_rank_that_waits_for_others_is_not_what_hangs(make: Make, stacks: str) -> None:
+    """At the time limit the rank that is not in torch.distributed is the cause, whatever was noticed first."""
+    setup = make.report("setup")
+    stories = [
+        make.timed_out(0, "call", setup, at=1, stacks=STACKS_OF_A_WAIT),
+        make.timed_out(1, "call", setup, at=2, stacks=stacks),
+        make.timed_out(2, "call", setup, at=3, stacks=STACKS_OF_A_WAIT),
+    ]
+
+    assert [story.waits_for_others for story in stories] == [True, False, True]
+    assert [rank for rank, _ in cast_of(judge(stories)["call"])] == [1, 0, 2]
 
 
 def test_time_limit_in_teardown_is_an_error_of_the_teardown(make: Make) -> None:

@@ -53,12 +53,12 @@ def merge_attributes(report: pytest.TestReport, stories: Sequence[RankStory]) ->
     Lists are joined, of anything else that of the first rank is taken, or of the first that failed.
     """
     known = report.__dict__.keys() | _OURS
-    of_ranks = [own for story in stories if (own := story.report_of(str(report.when))) is not None]
-    names = {name: None for own in of_ranks for name in own.__dict__.keys() - known}
+    of_ranks = [(story, own) for story in stories if (own := story.report_of(str(report.when))) is not None]
+    names = {name: None for _, own in of_ranks for name in own.__dict__.keys() - known}
     for name in names:
-        having = [own for own in of_ranks if hasattr(own, name)]
-        speaker = next((own for own in having if own.failed), having[0])
-        setattr(report, name, _join([getattr(own, name) for own in having]) or getattr(speaker, name))
+        having = [(story, own) for story, own in of_ranks if hasattr(own, name)]
+        speaker = next((own for story, own in having if any(r.failed for r in story.reports)), having[0][1])
+        setattr(report, name, _join([getattr(own, name) for _, own in having]) or getattr(speaker, name))
 
 
 def _join(values: list[Any]) -> list[Any]:

@@ -135,9 +135,9 @@ def _ends_hanging_ranks(limit: float, kinds: tuple[str, ...]) -> Callable[[Run],
         for kind in kinds:
             assert run.outcome(f"test_hangs[{kind}]") == "failed"
             text = run.text(f"test_hangs[{kind}]")
-            ended = [line for line in lines_with(text, f"was still in call at the time limit of {limit:g} s", "(pid")]
+            ended = lines_with(text, f"was still in call at the time limit of {limit:g} s", "(pid")
             assert len(ended) == text.count("in test_hangs") == (1 if kind == "standalone" else 2), text
-            assert "threading.py" in text
+            assert kind == "standalone" or lines_with(text, "rank 1 of 2", "<- the cause"), text
 
     return check
 
@@ -146,8 +146,8 @@ def _timeout_line(
     what: str, limit: float, *arguments: str, kinds: tuple[str, ...] = ("static",), mark: str = "", ini: str = ""
 ) -> Line:
     return Line(
-        name=f"pytest-timeout, {what}",
-        on_ranks="its limit ends all ranks of a test, with the stacks of all, by either method; the run goes on",
+        name=f"pytest-timeout {what}",
+        on_ranks="at its limit all ranks of the test end, the report has the stacks of all, and the run goes on",
         check=_ends_hanging_ranks(limit, kinds),
         arguments=arguments,
         off=("-p", "no:timeout", "--disttest-timeout=0.5"),
@@ -157,13 +157,14 @@ def _timeout_line(
 
 
 TIMEOUT = (
-    _timeout_line("its mark", 1, kinds=KINDS, mark='@pytest.mark.timeout(1, method="thread")'),
-    _timeout_line("`--timeout`", 1.5, "--timeout=1.5", "--timeout-method=signal"),
-    _timeout_line("its ini option", 1.5, ini="timeout = 1.5\ntimeout_method = thread\n"),
+    _timeout_line('`timeout(method="thread")`', 1, kinds=KINDS, mark='@pytest.mark.timeout(1, method="thread")'),
+    _timeout_line("`--timeout`, `--timeout-method=signal`", 1.5, "--timeout=1.5", "--timeout-method=signal"),
+    _timeout_line("its ini options", 1.5, ini="timeout = 1.5\ntimeout_method = thread\n"),
 )
 
 # On the last rank, and in the first run of a test only.
 _FAILING_ONCE = """
+    import os
     import pytest
 
     @pytest.fixture
@@ -171,7 +172,9 @@ _FAILING_ONCE = """
         flag = request.config.rootpath / f"{request.node.name}.flag"
         first = world.rank == world.world_size - 1 and not flag.exists()
         if first:
-            flag.touch()
+            flag.write_text(str(os.getpid()))
+        elif world.rank == world.world_size - 1:
+            assert flag.read_text() != str(os.getpid()), "the rank of the first run"
         return first
 """
 _FLAKY = """
@@ -183,9 +186,10 @@ _FLAKY = """
 
     @every_kind
     {late}
-    def test_late(kind, first_time):
+    def test_late(kind, first_time, world):
         if first_time:
             raise Late("it came too late")
+        world.barrier()  # all ranks run again
 
     @every_kind
     {value}
@@ -238,7 +242,11 @@ RERUNS = (
         "`--only-rerun`",
         "looks at class and text of the exception of the rank that is the cause, or at how that rank ended",
         ("test_late", "test_killed"),
-        ("--reruns=1", "--only-rerun=^Late: it came", "--only-rerun=rank 1 .*killed by SIGKILL|process .*killed by SIGKILL"),
+        (
+            "--reruns=1",
+            "--only-rerun=^Late: it came",
+            "--only-rerun=rank 1 .*killed by SIGKILL|process .*killed by SIGKILL",
+        ),
         ("--reruns", "1"),
     ),
     _reruns_line(
@@ -250,13 +258,13 @@ RERUNS = (
     ),
     _reruns_line(
         "`flaky(only_rerun=...)`, `flaky(condition=...)`",
-        "find an exception of the class of the rank's; of a rank that died a `RanksFailed`",
+        "get an exception of the rank's class with its text; for a rank that died a `RanksFailed`",
         ("test_late", "test_killed"),
         (),
         ("-p", "no:rerunfailures"),
         late="@pytest.mark.flaky(reruns=1, only_rerun=OSError)",
         value="@pytest.mark.flaky(reruns=1, only_rerun=KeyError)",
-        killed="@pytest.mark.flaky(reruns=1, condition=lambda error: 'killed by SIGKILL' in str(error))",
+        killed="@pytest.mark.flaky(reruns=1, condition=lambda error: type(error).__name__ == 'RanksFailed')",
     ),
 )
 _DRAWING = """
@@ -324,4 +332,4 @@ RANDOM = (
         plugins=("random_order",),
     ),
 )
-RUNNERS = (*XDIST, *TIMEOUT, *RERUNS, *RANDOM)
+RUNNING = (*XDIST, *TIMEOUT, *RERUNS, *RANDOM)
