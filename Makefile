@@ -29,7 +29,7 @@ $(LOWEST_INSTALLED): pyproject.toml constraints/lowest.txt constraints/dev.txt
 	$(PYTHON) -m venv $(LOWEST)
 	$(LOWEST_PY) -m pip install --quiet --upgrade "pip>=25.3"
 	$(LOWEST_PY) -m pip install --quiet --constraint constraints/lowest.txt --build-constraint constraints/dev.txt \
-		--editable . pytest-xdist pytest-rerunfailures pytest-timeout
+		--editable . --group test
 	touch $@
 
 venv: $(INSTALLED) ## make the environment
@@ -47,8 +47,8 @@ test: $(INSTALLED) ## run the whole suite and the examples
 	$(PY) -m pytest
 	$(PY) -m pytest examples
 
-test-lowest: $(LOWEST_INSTALLED) ## run the acceptance tests with the lowest versions
-	$(LOWEST_PY) -m pytest tests/acceptance
+test-lowest: $(LOWEST_INSTALLED) ## run acceptance and compatibility tests with the lowest versions
+	$(LOWEST_PY) -m pytest tests/acceptance tests/compatibility
 
 lint: $(INSTALLED) ## check style, format and types
 	$(PY) -m ruff check
@@ -59,5 +59,5 @@ bench: $(INSTALLED) ## run the benchmarks
 	$(PY) -m benchmarks
 
 clean: ## remove the environments and all caches
-	rm -rf $(VENV) $(LOWEST) build dist .mypy_cache .pytest_cache .ruff_cache .coverage .coverage.*
+	rm -rf $(VENV) $(LOWEST) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .benchmarks .coverage .coverage.*
 	find src tests examples benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -35,11 +35,11 @@ class InvalidSetting(UsageFault):
 class RequirementMissing(DisttestError):
     """Raised for a test that would be skipped for lack of something that must not be missing in this run.
 
-    ``reason`` says what it lacks, ``option`` is the option that makes it a failure.
+    ``reason`` says what it lacks, ``option`` names the option that makes it a failure.
     """
 
     def __init__(self, nodeid: str, reason: str, option: str) -> None:
-        super().__init__(f"{nodeid} cannot run here: {reason}. It is not skipped because {option} is set.")
+        super().__init__(f"{nodeid} cannot run here: {reason}. It is not skipped because of {option}.")
 
 
 class InvalidCondition(DisttestError, TypeError):
@@ -52,10 +52,8 @@ class InvalidCondition(DisttestError, TypeError):
 class ConditionUnclear(DisttestError, RuntimeError):
     """Raised when a device could not be asked whether a condition of ``RunIf`` or a mark is met."""
 
-    def __init__(self, keyword: str, reason: str) -> None:
-        super().__init__(
-            f"{keyword} could not be checked; a process of its own was asked, and the result was: {reason}"
-        )
+    def __init__(self, what: str, reason: str) -> None:
+        super().__init__(f"{what} could not be found out; the process that was asked said: {reason}")
 
 
 class TmpdirSwitchedOff(UsageFault):
@@ -98,7 +96,10 @@ class ZygoteLost(DisttestError):
 
 
 class RanksFailed(DisttestError):
-    """Stands for the end of ranks that left no exception, where other plugins look at the exception of a test."""
+    """Stands for a failure without an exception, where other plugins look at the exception of a test.
+
+    Ranks that died, hung or disagree have none, nor has a strict xpass.
+    """
 
 
 class BenchmarkOnRanks(DisttestError):
@@ -136,7 +137,7 @@ class CoverageNotRead(DisttestError, UserWarning):
     """Warning of a rank's file of coverage that can not be read."""
 
     def __init__(self, name: str, reason: str) -> None:
-        super().__init__(f"the coverage of a rank is lost, its file {name} can not be read: {reason}")
+        super().__init__(f"the coverage of a rank is lost, its file {name} cannot be read: {reason}")
 
 
 class WorldNotJoined(DisttestError):

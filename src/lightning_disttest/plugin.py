@@ -12,7 +12,7 @@ from lightning_disttest import hookspecs
 from lightning_disttest.engine import guard
 from lightning_disttest.engine.context import current_rank
 from lightning_disttest.errors import ConditionUnclear, InvalidMarks, RequirementMissing, UsageFault
-from lightning_disttest.selection import filters, marks, requirements
+from lightning_disttest.selection import filters, marks, nothing_ran, requirements
 from lightning_disttest.settings import SETTINGS, add_options, find_option, resolve
 from lightning_disttest.strategies import launchers
 
@@ -60,7 +60,7 @@ def pytest_configure(config: pytest.Config) -> None:
         config.stash[SETTINGS] = resolve(config)
     config.stash[_WATCH] = guard.CollectionWatch()
     if fields := filters.selecting(config.stash[SETTINGS]):
-        config.pluginmanager.register(filters.NothingRan(fields), "disttest-nothing-ran")
+        config.pluginmanager.register(nothing_ran.NothingRan(fields), "disttest-nothing-ran")
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -92,10 +92,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Generator[None, None, None]:
     """Translate marks before pytest and others select; then check the marks, select, and sort tests into groups."""
-    try:
-        marks.translate_aliases(items)
-    except ConditionUnclear as unclear:
-        raise pytest.UsageError(str(unclear)) from None
+    marks.translate_aliases(items)
     yield
     _plan(config, items)
 
@@ -129,7 +126,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         return  # decided in the controller
     problem = lack = None
     try:
-        lack = requirements.missing_device(item, item.config.stash[SETTINGS])
+        lack = requirements.missing_requirement(item, item.config.stash[SETTINGS])
     except (RequirementMissing, ConditionUnclear) as missing:
         problem = str(missing)
     if problem is not None:
@@ -213,7 +210,7 @@ def trainer_factory(tmp_path: Path) -> Iterator[TrainerFactory]:
 
 
 class _RefuseAll:
-    """Fails every test of a pytest-xdist worker that found invalid marks."""
+    """Fails every test of a pytest-xdist worker that found what ends a run with a usage error."""
 
     def __init__(self, fault: UsageFault) -> None:
         self._fault = fault

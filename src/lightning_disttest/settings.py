@@ -36,6 +36,11 @@ class Option:
         return self.flag.removeprefix("--disttest-").removeprefix("--").replace("-", "_")
 
     @property
+    def names(self) -> str:
+        """All ways to set the option, for texts: ``--tpu (PL_RUN_TPU_TESTS, ini disttest_tpu)``."""
+        return f"{self.flag} ({self.environment}, ini {self.ini})"
+
+    @property
     def dest(self) -> str:
         """Attribute name of the option in pytest's namespace."""
         return f"disttest_{self.field}"
@@ -155,7 +160,7 @@ def add_options(parser: pytest.Parser) -> None:
             group.addoption(option.flag, dest=option.dest, action="store_true", default=None, help=described)
         else:
             text = f"{described} Default: {_plain(option.default) or 'none'}."
-            legal = f" One of: {', '.join(option.choices)}." if option.choices else ""
+            legal = f" One of: {', '.join(option.choices)}." if option.kind == "choice" else ""
             group.addoption(option.flag, dest=option.dest, default=None, metavar=option.metavar, help=text + legal)
         parser.addini(option.ini, help=option.help, default="")
 

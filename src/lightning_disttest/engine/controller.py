@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 
-from lightning_disttest.engine import exceptions, guard, measuring, processes, pytest_bridge
+from lightning_disttest.engine import guard, measuring, processes, pytest_bridge, stand_ins
 from lightning_disttest.engine.messages import RunItem
 from lightning_disttest.engine.rank import prepare_zygote, rank_main
 from lightning_disttest.engine.supervisor import Supervisor
 from lightning_disttest.engine.testrun import TestRun
 from lightning_disttest.engine.worlds import LiveWorld, WorldPool, WorldSpec
-from lightning_disttest.errors import BenchmarkOnRanks, RankNotStarted, UnsafeFork, ZygoteLost
-from lightning_disttest.reporting.merge import Frame, apply_verdict, merge_subreports, name_ranks
-from lightning_disttest.reporting.properties import merge_attributes, merge_values, properties_of
-from lightning_disttest.reporting.stories import Fate
+from lightning_disttest.errors import BenchmarkOnRanks, RankNotStarted, RanksFailed, UnsafeFork, ZygoteLost
+from lightning_disttest.reporting.merge import Frame, apply_verdict, merge_attributes, merge_subreports, name_ranks
+from lightning_disttest.reporting.properties import merge_values, properties_of
+from lightning_disttest.reporting.stories import EXCEPTIONS, Fate
 from lightning_disttest.reporting.verdict import PhaseVerdict, add_problems, describe_leaving, judge
 from lightning_disttest.selection.limits import limit_of
 from lightning_disttest.selection.marks import Plan, plan_of
@@ -131,7 +131,7 @@ class Controller:
         merge_attributes(report, outcome.stories)
         report.user_properties = outcome.properties
         if verdict.outcome == "failed" and not self._config.option.usepdb:  # it has no frames to debug
-            call.excinfo = exceptions.stand_in(_exceptions_of(verdict, report))
+            call.excinfo = stand_ins.stand_in(_exceptions_of(verdict, report))
         if report.when == "teardown":
             del item.stash[_OUTCOME]  # items live as long as the session; what the ranks sent need not
         return report
@@ -245,7 +245,7 @@ class Controller:
             where = f" ({name_ranks(sorted(set(ranks)))})" if len(record.stories) > 1 else ""
             message = warnings.WarningMessage(
                 message=f"{warning.message}{where}",
-                category=exceptions.find_class(warning.category, Warning) or UserWarning,
+                category=stand_ins.find_class(warning.category, Warning) or UserWarning,
                 filename=warning.filename,
                 lineno=warning.lineno,
             )
@@ -286,11 +286,11 @@ class Controller:
         pytest_bridge.log_report(item, report)
 
 
-def _exceptions_of(verdict: PhaseVerdict, report: pytest.TestReport) -> list[exceptions.Description]:
+def _exceptions_of(verdict: PhaseVerdict, report: pytest.TestReport) -> list[stand_ins.Description]:
     """Describe the exception that is the cause; a rank that died or hung has none, there the summary line is one."""
     cause = verdict.troubles[0].report if verdict.troubles else None
-    chain: list[exceptions.Description] = getattr(cause, exceptions.ATTRIBUTE, [])
-    return chain or [("lightning_disttest.errors:RanksFailed", pytest_bridge.summary_line(report))]
+    chain: list[stand_ins.Description] = getattr(cause, EXCEPTIONS, [])
+    return chain or [(stand_ins.name_of(RanksFailed), pytest_bridge.summary_line(report))]
 
 
 def _fail(item: pytest.Item, reason: Exception) -> NoReturn:

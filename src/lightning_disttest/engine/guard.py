@@ -132,9 +132,9 @@ def check_fork(culprits: list[str]) -> None:
         return
     _check_groups(torch, culprits)
     if gpu_is_open():
-        raise UnsafeFork("it has opened a GPU, which a forked process can not use", culprits)
+        raise UnsafeFork("it has opened a GPU, which a forked process cannot use", culprits)
     if _xla_is_initialized():
-        raise UnsafeFork("it has initialised the XLA runtime, which a forked process can not use", culprits)
+        raise UnsafeFork("it has initialised the XLA runtime, which a forked process cannot use", culprits)
     try:
         ended = _run_canary(torch)
     except OSError as error:

@@ -60,7 +60,7 @@ def take_over(folder: Path) -> None:
         except coverage.CoverageException as error:
             lost.append(CoverageNotRead(path.name, str(error)))
         path.unlink()
-    for warning in lost:
+    for warning in lost:  # after all files: where warnings are errors, the first ends this
         warnings.warn(warning, stacklevel=1)
 
 

@@ -1,4 +1,4 @@
-"""Where the controller touches pytest's private parts; ``pytest_in_rank`` does it for ranks, no other module does."""
+"""Where the controller touches pytest's private parts; ``pytest_in_rank`` does it for ranks."""
 
 from __future__ import annotations
 

@@ -13,10 +13,10 @@ import _pytest.tmpdir
 import pytest
 from _pytest.junitxml import xml_key
 
-from lightning_disttest.engine import examples, exceptions
+from lightning_disttest.engine import hypothesis_seed, stand_ins
 from lightning_disttest.engine.messages import PhasePassed, ReportMade, SuitePropertyRecorded, WarningRecorded
 from lightning_disttest.engine.pytest_bridge import HookSwitch, tmp_path_factory
-from lightning_disttest.reporting.stories import is_subreport
+from lightning_disttest.reporting.stories import EXCEPTIONS, is_subreport
 
 if TYPE_CHECKING:
     import warnings
@@ -78,16 +78,16 @@ class Recorder:
         """Put class and text of the exception on a failed report, and how to have its random examples again."""
         report = yield
         if report.failed and call.excinfo is not None:
-            setattr(report, exceptions.ATTRIBUTE, exceptions.describe_chain(call.excinfo.value))
-            if examples.NOTE in item.stash:
-                report.sections.append(("Hypothesis", item.stash[examples.NOTE]))
+            setattr(report, EXCEPTIONS, stand_ins.describe_chain(call.excinfo.value))
+            if hypothesis_seed.SEED_NOTE in item.stash:
+                report.sections.append(("Hypothesis", item.stash[hypothesis_seed.SEED_NOTE]))
         return report
 
     def pytest_warning_recorded(self, warning_message: warnings.WarningMessage, when: str, nodeid: str) -> None:
         """Send a warning as text: its objects stay in the rank."""
         if self.active:
             category = warning_message.category
-            name = f"{category.__module__}:{category.__qualname__}"
+            name = stand_ins.name_of(category)
             text, place = str(warning_message.message), warning_message.filename
             self._outbox.send(WarningRecorded(name, text, place, warning_message.lineno, when, nodeid))
 

@@ -15,7 +15,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from lightning_disttest.engine import examples, guard, measuring, processes, pytest_bridge, pytest_in_rank, rendezvous
+from lightning_disttest.engine import (
+    guard,
+    hypothesis_seed,
+    measuring,
+    processes,
+    pytest_bridge,
+    pytest_in_rank,
+    rendezvous,
+)
 from lightning_disttest.engine.channel import Channel
 from lightning_disttest.engine.context import RankContext, enter_rank
 from lightning_disttest.engine.messages import (
@@ -94,7 +102,7 @@ class Rank:
         nextitem = None if message.next_index is None else items[message.next_index]
         self._tmp_path = message.tmp_path
         self._context.nodeid = item.nodeid
-        examples.share_examples(item, message.seed)
+        hypothesis_seed.share_examples(item, message.seed)
         if self._request.kind == "standalone":
             pytest_in_rank.name_single_test(item)
         problems = self._runner.end_fixtures(item)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import itertools
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -14,7 +15,7 @@ from _pytest._code.code import (
     ReprTraceback,
 )
 
-from lightning_disttest.reporting.stories import Fate, RankStory, is_subreport, trim_stacks
+from lightning_disttest.reporting.stories import EXCEPTIONS, Fate, RankStory, is_subreport, trim_stacks
 from lightning_disttest.reporting.verdict import Kind, PhaseVerdict, Trouble, is_communication_error
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 Element = tuple[ReprTraceback, "ReprFileLocation | None", "str | None"]
 _LAST_LINES = 20
+_OURS = {"wasxfail", EXCEPTIONS}  # parts of the verdict
 _ADDRESS = re.compile(r"0x[0-9a-f]+")
 
 
@@ -55,6 +57,29 @@ def apply_verdict(report: pytest.TestReport, verdict: PhaseVerdict, stories: Seq
         report.longrepr = describe_failure(verdict, frame, finished)
     elif verdict.outcome == "skipped":
         report.longrepr = verdict.skip  # type: ignore[assignment]
+
+
+def merge_attributes(report: pytest.TestReport, stories: Sequence[RankStory]) -> None:
+    """Give a merged report what other plugins have put on those of the ranks (pytest-html: ``extras``).
+
+    Lists are joined, equal entries once; of anything else that of the first rank is taken, or of the first that failed.
+    """
+    known = report.__dict__.keys() | _OURS
+    of_ranks = [(story, own) for story in stories if (own := story.report_of(str(report.when))) is not None]
+    names = {name: None for _, own in of_ranks for name in own.__dict__.keys() - known}
+    for name in names:
+        having = [(story, own) for story, own in of_ranks if hasattr(own, name)]
+        speaker = next((own for story, own in having if any(r.failed for r in story.reports)), having[0][1])
+        setattr(report, name, _join([getattr(own, name) for _, own in having]) or getattr(speaker, name))
+
+
+def _join(values: list[Any]) -> list[Any]:
+    lists = [value for value in values if isinstance(value, list)]
+    joined: list[Any] = []
+    for entry in itertools.chain(*lists):
+        if entry not in joined:
+            joined.append(entry)
+    return joined
 
 
 def merge_subreports(stories: Sequence[RankStory], frame: Frame) -> list[pytest.TestReport]:

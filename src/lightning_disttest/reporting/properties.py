@@ -1,8 +1,7 @@
-"""What a merged report carries beside its outcome: the properties of JUnit, and what other plugins put on reports."""
+"""The properties of a test in JUnit: where it ran, how each rank ended, and what ranks recorded."""
 
 from __future__ import annotations
 
-import itertools
 from typing import TYPE_CHECKING, Any
 
 from lightning_disttest.reporting.stories import Fate, is_subreport
@@ -10,12 +9,9 @@ from lightning_disttest.reporting.stories import Fate, is_subreport
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    import pytest
-
     from lightning_disttest.reporting.stories import RankStory
 
 _PREFIX = "disttest"
-_OURS = {"wasxfail", "disttest_exceptions"}  # parts of the verdict
 
 
 def properties_of(stories: Sequence[RankStory], kind: str) -> list[tuple[str, object]]:
@@ -45,29 +41,6 @@ def merge_values(recorded: Iterable[tuple[int, str, Any]]) -> list[tuple[str, An
         else:
             merged += [(f"{name} [rank {rank}]", value) for rank, found in by_rank.items() for value in found]
     return merged
-
-
-def merge_attributes(report: pytest.TestReport, stories: Sequence[RankStory]) -> None:
-    """Give a merged report what other plugins have put on those of the ranks (pytest-html: ``extras``).
-
-    Lists are joined, of anything else that of the first rank is taken, or of the first that failed.
-    """
-    known = report.__dict__.keys() | _OURS
-    of_ranks = [(story, own) for story in stories if (own := story.report_of(str(report.when))) is not None]
-    names = {name: None for _, own in of_ranks for name in own.__dict__.keys() - known}
-    for name in names:
-        having = [(story, own) for story, own in of_ranks if hasattr(own, name)]
-        speaker = next((own for story, own in having if any(r.failed for r in story.reports)), having[0][1])
-        setattr(report, name, _join([getattr(own, name) for _, own in having]) or getattr(speaker, name))
-
-
-def _join(values: list[Any]) -> list[Any]:
-    lists = [value for value in values if isinstance(value, list)]
-    joined: list[Any] = []
-    for entry in itertools.chain(*lists):
-        if entry not in joined:
-            joined.append(entry)
-    return joined
 
 
 def _describe(story: RankStory) -> str:

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 _FRAME = re.compile(r'^  File "(.+)", line (\d+) in (.+)$', re.MULTILINE)
 _PYTEST_FRAME = re.compile(r"[/\\](_pytest|pluggy)[/\\]")
+EXCEPTIONS = "disttest_exceptions"  # attribute of a failed report: classes and texts, for ``engine.stand_ins``
 PHASES = ("setup", "call", "teardown")
 
 

@@ -64,7 +64,8 @@ class PhaseVerdict:
     """The outcome of one phase over all ranks.
 
     ``troubles`` are the failures, cause first, then those who only waited; ``wasxfail`` is the reason of an expected
-    failure; ``disagreement`` tells that the ranks had different outcomes, none of them failed.
+    failure; ``disagreement`` is what to say beside them: that the ranks had different outcomes or recorded different
+    values, or what went wrong when they left.
     """
 
     outcome: Outcome

@@ -42,13 +42,13 @@ def count_gpus() -> int:
     import torch
 
     if torch.version.hip is not None:
-        return _ask("min_cuda_gpus", _COUNT_GPUS)
+        return _ask("the number of GPUs", _COUNT_GPUS)
     if torch.version.cuda is None:
         return 0
     counted = _count_gpus_by_nvml()
     if counted is not None:
         return counted
-    return _ask("min_cuda_gpus", _COUNT_GPUS) if _has_cuda_driver() else 0
+    return _ask("the number of GPUs", _COUNT_GPUS) if _has_cuda_driver() else 0
 
 
 def has_bf16() -> bool:
@@ -56,12 +56,12 @@ def has_bf16() -> bool:
 
     Asked in a process of its own: torch has to initialise CUDA to know, and ranks can not be forked after that.
     """
-    return count_gpus() > 0 and _ask("bf16_cuda", _ASK_BF16) == 1
+    return count_gpus() > 0 and _ask("whether the GPU computes in bfloat16", _ASK_BF16) == 1
 
 
 def has_tpu() -> bool:
     """Tell whether there is a TPU; asked in a process of its own, which may neither block nor touch this one."""
-    return is_importable("torch_xla") and _ask("tpu", _COUNT_TPUS) > 0
+    return is_importable("torch_xla") and _ask("the number of TPU chips", _COUNT_TPUS) > 0
 
 
 def _count_gpus_by_nvml() -> int | None:
@@ -84,7 +84,7 @@ def _has_cuda_driver() -> bool:
     return True
 
 
-def _ask(keyword: str, code: str) -> int:
+def _ask(what: str, code: str) -> int:
     """Return the number that ``code`` prints in a fresh process; asked once per set of visible GPUs.
 
     Raises:
@@ -92,7 +92,7 @@ def _ask(keyword: str, code: str) -> int:
     """
     answer, problem = _ask_once(code, os.environ.get("CUDA_VISIBLE_DEVICES"))
     if not answer.isdecimal():
-        raise ConditionUnclear(keyword, problem)
+        raise ConditionUnclear(what, problem)
     return int(answer)
 
 

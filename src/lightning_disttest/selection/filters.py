@@ -1,16 +1,15 @@
-"""Which tests are kept and in which order they run."""
+"""Which tests are kept, in which order they run, and what is said of them."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import pytest
-
 from lightning_disttest.selection.marks import asks_for_cuda, asks_for_standalone, asks_for_tpu, plan_of
-from lightning_disttest.settings import find_option
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+    import pytest
 
     from lightning_disttest.settings import Settings
 
@@ -78,11 +77,6 @@ def group(items: list[pytest.Item]) -> None:
     items.sort(key=key)
 
 
-def _runs_no_bodies(config: pytest.Config) -> bool:
-    option = config.option
-    return bool(option.collectonly or getattr(option, "setuponly", False) or getattr(option, "setupplan", False))
-
-
 def summarize(items: list[pytest.Item]) -> list[str]:
     """Return the line that says how many tests run on ranks; none if there are none."""
     plans = [plan for item in items if (plan := plan_of(item)) is not None]
@@ -95,39 +89,3 @@ def summarize(items: list[pytest.Item]) -> list[str]:
         parts.append(f"{counts['static']} static in {worlds} world{'s' if worlds != 1 else ''}")
     parts += [f"{counts[kind]} {kind}" for kind in ("dynamic", "standalone") if counts[kind]]
     return [f"disttest: {', '.join(parts)} (start method: fork)"]
-
-
-class NothingRan:
-    """Turns a run with a selecting flag in which no test was executed into a failure: it would be green for ever."""
-
-    def __init__(self, fields: Sequence[str]) -> None:
-        self._options = [find_option(field) for field in fields]
-        self._executed = False
-        self._failed = False
-
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Note whether any test was executed; a skipped one was not, one that failed as expected was."""
-        skipped = report.skipped and not hasattr(report, "wasxfail")
-        self._executed |= not skipped and (report.when == "call" or report.failed)
-
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
-        """Set exit code 1 if nothing was executed; decided by the main process only."""
-        config = session.config
-        is_worker = hasattr(config, "workerinput")
-        if is_worker or _runs_no_bodies(config) or self._executed:
-            return
-        if exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
-            session.exitstatus = pytest.ExitCode.TESTS_FAILED
-            self._failed = True
-
-    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        """Say why the run failed."""
-        if self._failed:
-            wanted = " and ".join(option.flag for option in self._options)
-            switches = ", ".join(f"{option.flag} or {option.environment}=1" for option in self._options)
-            terminalreporter.write_line(
-                f"disttest: nothing ran: no test kept by {wanted} was executed, so this run proves nothing "
-                f"({switches} is set)",
-                red=True,
-            )

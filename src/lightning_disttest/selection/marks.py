@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
@@ -65,17 +66,18 @@ class _MarkError(Exception):
 
 
 def translate_aliases(items: Iterable[pytest.Item]) -> None:
-    """Give tests that are marked ``multigpu_*`` the mark ``distributed`` that it stands for; ``-m`` sees both.
-
-    Raises:
-        ConditionUnclear: if such a mark gives no world_size, and the GPUs can not be counted.
-    """
+    """Give tests that are marked ``multigpu_*`` the mark ``distributed`` that they stand for; ``-m`` sees both."""
     for item in items:
         marks = [mark for mark in item.iter_markers() if mark.name in _ALIASES]
         if marks:
-            distributed = _distributed_mark(marks[0])
-            item.stash[_TRANSLATED] = distributed.mark
-            item.add_marker(distributed)
+            with contextlib.suppress(ConditionUnclear):  # the plan tells it, of tests that are left then
+                _translate(item, marks[0])
+
+
+def _translate(item: pytest.Item, alias: pytest.Mark) -> None:
+    distributed = _distributed_mark(alias)
+    item.stash[_TRANSLATED] = distributed.mark
+    item.add_marker(distributed)
 
 
 def _distributed_mark(alias: pytest.Mark) -> pytest.MarkDecorator:
@@ -182,8 +184,8 @@ def _plan_of_mark(item: pytest.Item, name: str, mark: pytest.Mark | None) -> Pla
     if name in _ALIASES:
         if set(mark.kwargs) - {_PARAMETER} or len(mark.args) > 1:
             raise _MarkError(f"it takes world_size and nothing else: {name}(world_size=None)")
-        if _TRANSLATED not in item.stash:  # another plugin has added the mark since
-            translate_aliases([item])
+        if _TRANSLATED not in item.stash:  # another plugin has added the mark since, or no GPU could be counted
+            _translate(item, mark)
         mark = item.stash[_TRANSLATED]
     return _distributed_plan(item, mark)
 

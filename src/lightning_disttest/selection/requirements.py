@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from lightning_disttest.errors import RequirementMissing
 from lightning_disttest.selection.devices import count_gpus, has_tpu
 from lightning_disttest.selection.marks import is_marked, plan_of
+from lightning_disttest.settings import find_option
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 _REASONS = {"GPUs>=": "cuda", "CUDA device": "cuda", "TPU": "tpu", "Standalone execution": "standalone"}
 
 
-def missing_device(item: pytest.Item, settings: Settings) -> str | None:
+def missing_requirement(item: pytest.Item, settings: Settings) -> str | None:
     """Return why a test is to be skipped, None if this machine has what its marks ask for.
 
     Raises:
@@ -31,7 +32,8 @@ def missing_device(item: pytest.Item, settings: Settings) -> str | None:
     required = settings.require | ({"tpu"} if settings.tpu else set())
     for name, reason in (*by_marks, *by_conditions):
         if name in required:
-            raise RequirementMissing(item.nodeid, reason, "--disttest-require" if name in settings.require else "--tpu")
+            option = find_option("require" if name in settings.require else "tpu")
+            raise RequirementMissing(item.nodeid, reason, option.names)
     return by_marks[0][1] if by_marks else None
 
 

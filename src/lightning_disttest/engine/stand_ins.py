@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 
-ATTRIBUTE = "disttest_exceptions"
 _LONGEST_CHAIN = 20
 _MEANINGFUL = (pytest.exit.Exception, unittest.SkipTest, bdb.BdbQuit)
 
@@ -26,8 +25,7 @@ def describe_chain(error: BaseException) -> list[Description]:
     chain: list[Description] = []
     current: BaseException | None = error
     while current is not None and len(chain) < _LONGEST_CHAIN:
-        kind = type(current)
-        chain.append((f"{kind.__module__}:{kind.__qualname__}", _text_of(current)))
+        chain.append((name_of(type(current)), _text_of(current)))
         hidden = current.__cause__ is not None or current.__suppress_context__
         current = current.__cause__ if hidden else current.__context__
     return chain
@@ -41,6 +39,11 @@ def stand_in(chain: list[Description]) -> pytest.ExceptionInfo[BaseException]:
         error.__cause__ = cause
     assert error is not None
     return pytest.ExceptionInfo.from_exception(error.with_traceback(_any_traceback()))
+
+
+def name_of(kind: type[Any]) -> str:
+    """Return the name by which ``find_class`` finds a class in another process: ``module:qualname``."""
+    return f"{kind.__module__}:{kind.__qualname__}"
 
 
 def find_class(name: str, base: type[Any]) -> type[Any] | None:
@@ -77,7 +80,7 @@ def _text_of(error: BaseException) -> str:
     try:
         return str(error)
     except Exception as problem:  # noqa: BLE001  a user's __str__ may raise anything
-        return f"<text not to be had: {type(problem).__name__}>"
+        return f"<text unavailable: {type(problem).__name__}>"
 
 
 def _any_traceback() -> Any:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 _OPTION = "--hypothesis-seed"
-NOTE = pytest.StashKey[str]()  # for the report of a test that fails
+SEED_NOTE = pytest.StashKey[str]()  # for the report of a test that fails
 _seeded: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
@@ -29,7 +29,7 @@ def share_examples(item: pytest.Item, seed: int) -> None:
     chosen = seed if given is None else _as_hypothesis_reads_it(given)
     hypothesis.seed(chosen)(function)
     _seeded.add(function)
-    item.stash[NOTE] = f"The examples can be had again with {_OPTION}={chosen}"
+    item.stash[SEED_NOTE] = f"To draw the same examples again: {_OPTION}={chosen}"
 
 
 def _draws_alike_anyway(function: Any) -> bool:
