@@ -121,14 +121,14 @@ LAUNCHED = """
         fabric.launch()
         work("launched", fabric.global_rank)
 """
-SUMMARY = "1 failed, 7 passed"
+SUMMARY = "1 failed, {} passed"
 RANKS = {
     "conftest.py": NOTE,
     "work.py": WORK,
     "test_worlds.py": WORLDS,
     "test_alone.py": ALONE,
-    "test_launched.py": LAUNCHED,
 }
+WITH_LAUNCHED = RANKS | {"test_launched.py": LAUNCHED}
 CALLS = """
     from importlib import import_module
     import pytest
@@ -173,15 +173,9 @@ def called(run_once: RunOnce) -> dict[str, dict[str, Any]]:
     return _measured(run.folder)
 
 
-def _folder(factory: pytest.TempPathFactory) -> Path:
-    folder = factory.mktemp("ranks")
-    write_tests(folder, PACKAGE | RANKS)
-    return folder
-
-
-def _keep(folder: Path, output: str) -> Path:
+def _keep(folder: Path, output: str, passed: int) -> Path:
     """Check that the run did what it was to do, and keep its output beside its data."""
-    assert SUMMARY in output, output
+    assert SUMMARY.format(passed) in output, output
     (folder / "output.txt").write_text(output)
     return folder
 
@@ -189,47 +183,50 @@ def _keep(folder: Path, output: str) -> Path:
 @pytest.fixture(scope="module")
 def with_cov(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the folder of a run in which ranks alone run the code, measured by pytest-cov."""
-    folder = _folder(tmp_path_factory)
-    return _keep(folder, run_pytest(folder, *COV, "--cov-context=test", plugins=["pytest_cov"]).output)
-
-
-@pytest.fixture(scope="module")
-def with_cov_and_xdist(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the folder of such a run on two workers, each with the ranks of one test file."""
-    folder = _folder(tmp_path_factory)
-    return _keep(folder, run_pytest(folder, *COV, "-n2", "--dist=loadfile", plugins=["pytest_cov"]).output)
+    folder = tmp_path_factory.mktemp("cov")
+    write_tests(folder, PACKAGE | WITH_LAUNCHED)
+    return _keep(folder, run_pytest(folder, *COV, "--cov-context=test", plugins=["pytest_cov"]).output, 7)
 
 
 @pytest.fixture(scope="module")
 def with_coverage_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the folder of such a run under ``coverage run``."""
-    folder = _folder(tmp_path_factory)
-    return _keep(folder, _run_under_coverage(folder))
+    """Return the folder of such a run under ``coverage run``, without the test that takes Lightning."""
+    folder = tmp_path_factory.mktemp("coverage")
+    write_tests(folder, PACKAGE | RANKS)
+    return _keep(folder, _run_under_coverage(folder), 6)
 
 
-@pytest.fixture(scope="module", params=["with_cov", "with_cov_and_xdist", "with_coverage_run"])
-def folder(request: pytest.FixtureRequest) -> Path:
-    """Return the folder of each of the runs in turn."""
-    found: Path = request.getfixturevalue(request.param)
-    return found
+every_run = pytest.mark.parametrize("way", ["with_cov", "with_coverage_run"])
 
 
-@pytest.mark.parametrize("kind", TESTS)
-def test_ranks_are_measured_like_calls(folder: Path, called: dict[str, dict[str, Any]], kind: str) -> None:
+@pytest.mark.parametrize(
+    ("way", "kind"),
+    [("with_cov", kind) for kind in TESTS] + [("with_coverage_run", kind) for kind in TESTS if kind != "launched"],
+)
+def test_ranks_are_measured_like_calls(
+    request: pytest.FixtureRequest, called: dict[str, dict[str, Any]], way: str, kind: str
+) -> None:
     """Lines and branches of ranks are those of the same code in one process; a killed rank keeps its last test."""
+    folder: Path = request.getfixturevalue(way)
     measured = _measured(folder)[f"measured/{kind}.py"]
     assert measured == called[f"measured/{kind}.py"]
     assert all(measured[what] for what in WHAT)
 
 
-def test_nothing_else_is_measured_or_left(folder: Path, called: dict[str, dict[str, Any]]) -> None:
+@every_run
+def test_nothing_else_is_measured_or_left(
+    request: pytest.FixtureRequest, called: dict[str, dict[str, Any]], way: str
+) -> None:
     """There is one file of data, as without ranks, and no module more in the report."""
+    folder: Path = request.getfixturevalue(way)
     assert [path.name for path in folder.rglob(".coverage*")] == [".coverage"]
     assert _measured(folder).keys() == called.keys()
 
 
-def test_no_warning_of_missing_data(folder: Path) -> None:
+@every_run
+def test_no_warning_of_missing_data(request: pytest.FixtureRequest, way: str) -> None:
     """Nobody is told that no data was collected, or a module never imported, when ranks did it."""
+    folder: Path = request.getfixturevalue(way)
     assert lines_with((folder / "output.txt").read_text(), "CoverageWarning") == []
 
 

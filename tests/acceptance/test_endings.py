@@ -79,25 +79,63 @@ def parent_of(pid: int) -> int:
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
+LOST = """
+    import os, signal
+    import pytest
+
+    @pytest.mark.distributed(1)
+    def test_kills(world):
+        os.kill(os.getppid(), signal.SIGKILL)
+        signal.pause()
+"""
+PLAIN_LAST = """
+    import pytest
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_collection_modifyitems(items):
+        yield
+        items.sort(key=lambda item: item.name == "test_plain")
+"""
+
+
 def test_tests_after_a_lost_zygote_say_so(run_once: RunOnce) -> None:
-    """After the zygote was killed the remaining tests fail with the reason; plain tests still run."""
+    """After the zygote was killed the other tests fail with the reason, also under xfail; plain tests still run."""
     source = """
-        import os, signal
         import pytest
 
         @pytest.mark.distributed(1)
-        def test_kills(world):
-            os.kill(os.getppid(), signal.SIGKILL)
-            signal.pause()
+        def test_after(): pass
 
         @pytest.mark.distributed(1)
-        def test_after(world): pass
+        @pytest.mark.xfail
+        def test_expected_to_fail(): assert False
 
         def test_plain(): pass
     """
-    run = run_once({"test_lost.py": source})
-    assert run.outcomes == {"test_plain": "passed", "test_kills": "failed", "test_after": "error"}
-    assert lines_with(run.text("test_after"), "the process that ranks are forked from (pid", "has ended")
+    run = run_once({"conftest.py": PLAIN_LAST, "test_a_lost.py": LOST, "test_others.py": source})
+    errors = dict.fromkeys(("test_after", "test_expected_to_fail"), "error")
+    assert run.outcomes == {"test_kills": "failed", **errors, "test_plain": "passed"}, run.output
+    assert list(run.outcomes)[-1] == "test_plain"
+    for name in errors:
+        assert lines_with(run.text(name), "the process that ranks are forked from (pid", "has ended")
+
+
+def test_ranks_that_can_not_be_started_use_up_no_descriptors(run_once: RunOnce) -> None:
+    """Each test that could not run has given back the descriptors that its ranks would have had."""
+    source = """
+        import os
+        import pytest
+
+        @pytest.mark.parametrize("number", range(60))
+        @pytest.mark.distributed(2)
+        def test_many(number): pass
+
+        def test_plain(): assert len(os.listdir("/proc/self/fd")) < 40
+    """
+    run = run_once({"conftest.py": PLAIN_LAST, "test_a_lost.py": LOST, "test_many.py": source})
+    assert run.outcome("test_many[59]") == "error", run.output
+    assert run.outcome("test_plain") == "passed", run.text("test_plain")
+    assert list(run.outcomes)[-1] == "test_plain"
 
 
 def test_children_of_ranks_are_ended(run_once: RunOnce) -> None:
@@ -291,29 +329,6 @@ def test_unsafe_fork_is_a_clear_error(run_once: RunOnce) -> None:
     text = run.text("test_ranks")
     assert "ranks cannot be forked from this process" in text
     assert "test_pool.py" in text.partition("It happened while")[2]
-
-
-def test_pytest_in_pytest(tmp_path: Path) -> None:
-    """Pytester's in-process runs, which start when tests have run already, work or say why not."""
-    source = """
-        pytest_plugins = ["pytester"]
-
-        INNER = '''
-        import pytest
-        import torch.distributed as dist
-
-        @pytest.mark.distributed(2)
-        def test_inner():
-            dist.barrier()
-        '''
-
-        def test_outer(pytester):
-            pytester.makepyfile(test_inner=INNER)
-            pytester.runpytest_inprocess("-p", "no:cacheprovider").assert_outcomes(passed=1)
-    """
-    write_tests(tmp_path, {"test_outer.py": source})
-    run = run_pytest(tmp_path)
-    assert run.returncode == 0, run.output
 
 
 @pytest.mark.skipif(sys.version_info < (3, 12), reason="older Pythons do not warn of a fork")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.acceptance.conftest import RunOnce
-from tests.harness import json_lines, lines_with, run_pytest, write_tests
+from tests.harness import Run, json_lines, lines_with, run_pytest, write_tests
 
 SOURCE = """
     import pytest
@@ -27,27 +27,10 @@ SOURCE = """
 """
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ("-p", "no:terminal"),
-        ("-p", "no:capture"),
-        ("-p", "no:logging"),
-        ("--capture=sys",),
-        ("--capture=tee-sys",),
-        ("-s",),
-        ("--setup-show",),
-        ("--tb=native",),
-        ("--tb=no", "-q"),
-        ("-vv",),
-        ("--runxfail",),
-        ("-W", "error"),
-    ],
-    ids=" ".join,
-)
-def test_switch_changes_no_outcome(run_once: RunOnce, arguments: tuple[str, ...]) -> None:
-    """With this switch every test has its outcome."""
-    run = run_once({"test_some.py": SOURCE}, *arguments)
+@pytest.mark.parametrize("plugin", ["capture", "logging"])
+def test_plugin_that_is_switched_off_changes_no_outcome(run_once: RunOnce, plugin: str) -> None:
+    """Without a plugin of pytest that ranks reach into, every test has its outcome."""
+    run = run_once({"test_some.py": SOURCE}, "-p", f"no:{plugin}")
     assert run.outcomes == {"test_passes": "passed", "test_fails": "failed", "test_alone": "passed"}, run.output
     assert run.returncode == 1
 
@@ -59,10 +42,9 @@ def test_no_tmpdir_plugin(run_once: RunOnce) -> None:
     assert "leave out -p no:tmpdir" in run.output
 
 
-@pytest.mark.parametrize("switch", ["--setup-plan", "--setup-only"])
-def test_setup_without_bodies(run_once: RunOnce, switch: str) -> None:
-    """Runs that execute no bodies on purpose are no runs in which nothing ran."""
-    run = run_once({"test_some.py": SOURCE}, switch, "--standalone")
+def test_setup_without_bodies(run_once: RunOnce) -> None:
+    """A run that executes no bodies on purpose is no run in which nothing ran."""
+    run = run_once({"test_some.py": SOURCE}, "--setup-only", "--standalone")
     assert run.returncode == 0, run.output
 
 
@@ -175,45 +157,6 @@ def test_a_rank_that_hangs_while_it_joins(run_once: RunOnce) -> None:
     assert lines_with(text, "conftest.py", "in stuck")
 
 
-def test_an_expected_failure_covers_no_lost_zygote(run_once: RunOnce) -> None:
-    """A test that can not run because the zygote is gone fails, though its body is expected to fail."""
-    source = """
-        import os, signal
-        import pytest
-
-        @pytest.mark.distributed(1)
-        def test_kills(world):
-            os.kill(os.getppid(), signal.SIGKILL)
-            signal.pause()
-
-        @pytest.mark.distributed(1)
-        @pytest.mark.xfail
-        def test_after(world): assert False
-
-        @pytest.mark.parametrize("number", range(60))
-        @pytest.mark.distributed(2)
-        def test_many(number): pass
-
-        def test_descriptors_are_not_used_up():
-            assert len(os.listdir("/proc/self/fd")) < 40
-    """
-    conftest = """
-        def pytest_collection_modifyitems(items):
-            pass
-
-        import pytest
-
-        @pytest.hookimpl(wrapper=True, tryfirst=True)
-        def pytest_collection_modifyitems(items):
-            yield
-            items.sort(key=lambda item: item.name == "test_descriptors_are_not_used_up")
-    """
-    run = run_once({"conftest.py": conftest, "test_lost.py": source})
-    assert run.outcome("test_after") == "error", run.output
-    assert run.outcome("test_many[59]") == "error"
-    assert run.outcome("test_descriptors_are_not_used_up") == "passed", run.text("test_descriptors_are_not_used_up")
-
-
 def test_too_few_descriptors_are_a_clear_error(tmp_path: Path) -> None:
     """When the process has no room for the files of the ranks, the test says so and the run goes on."""
     source = """
@@ -243,53 +186,70 @@ def test_too_few_descriptors_are_a_clear_error(tmp_path: Path) -> None:
     assert run.outcome("test_needs_few") == "passed", run.output
 
 
-@pytest.mark.parametrize("place", ["setup", "teardown"])
-@pytest.mark.parametrize("fault", ["exit", "kill", "hang"])
-@pytest.mark.parametrize("kind", ["static", "dynamic", "standalone"])
-def test_faults_around_the_body(run_once: RunOnce, place: str, fault: str, kind: str) -> None:
-    """A rank that dies or hangs in a fixture is an error of its test, and the next test passes."""
-    marks = {
-        "static": "distributed(2, timeout=1.5)",
-        "dynamic": "distributed(2, static=False, timeout=1.5)",
-        "standalone": "standalone(timeout=1.5)",
-    }
-    source = f"""
-        import os, signal, threading
-        import pytest
+FAULTS = """
+    import os, signal, threading
+    import pytest
 
-        def strike(world):
-            if world.rank == world.world_size - 1:
-                if {fault!r} == "exit":
-                    os._exit(0)
-                if {fault!r} == "kill":
-                    os.kill(os.getpid(), signal.SIGKILL)
-                threading.Event().wait()
+    def strike(world, fault):
+        if world.rank == world.world_size - 1:
+            if fault == "exit":
+                os._exit(0)
+            if fault == "kill":
+                os.kill(os.getpid(), signal.SIGKILL)
+            threading.Event().wait()
 
-        @pytest.fixture
-        def faulty(world):
-            if {place!r} == "setup":
-                strike(world)
-            yield
-            if {place!r} == "teardown":
-                strike(world)
+    @pytest.fixture
+    def faulty(world, request):
+        fault, place = request.param
+        if place == "setup":
+            strike(world, fault)
+        yield
+        if place == "teardown":
+            strike(world, fault)
+"""
+MARKS = {
+    "static": "distributed(2, timeout=1.5)",
+    "dynamic": "distributed(2, static=False, timeout=1.5)",
+    "standalone": "standalone(timeout=1.5)",
+}
+PLACES = ("setup", "teardown")
+ENDS = {
+    "exit": "died in {}: exited with status 0",
+    "kill": "died in {}: killed by SIGKILL",
+    "hang": "was still in {} at the time limit of 1.5 s",
+}
 
-        @pytest.mark.{marks[kind]}
-        def test_struck(faulty): pass
 
-        @pytest.mark.{marks[kind]}
-        def test_next(): pass
+def _struck(kind: str, fault: str, place: str) -> str:
+    """Return a test that is struck in a fixture, and one that runs next."""
+    return f"""
+    @pytest.mark.parametrize("faulty", [{(fault, place)}], indirect=True)
+    @pytest.mark.{MARKS[kind]}
+    def test_{kind}_{fault}_{place}(faulty): pass
+
+    @pytest.mark.{MARKS[kind]}
+    def test_after_{kind}_{fault}_{place}(): pass
     """
-    run = run_once({"test_faults.py": source})
-    assert "error" in run.outcome("test_struck"), run.output
-    assert run.outcome("test_next") == "passed"
-    ends = {
-        "exit": f"died in {place}: exited with status 0",
-        "kill": f"died in {place}: killed by SIGKILL",
-        "hang": f"was still in {place} at the time limit of 1.5 s",
-    }
-    assert ends[fault] in run.text("test_struck")
+
+
+@pytest.fixture(scope="module")
+def struck(run_once: RunOnce) -> Run:
+    """Return a run in which ranks of all kinds of tests are struck in fixtures."""
+    tests = [_struck(kind, fault, place) for kind in MARKS for fault in ENDS for place in PLACES]
+    return run_once({"test_faults.py": FAULTS + "".join(tests)})
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("fault", ENDS)
+@pytest.mark.parametrize("kind", MARKS)
+def test_faults_around_the_body(struck: Run, place: str, fault: str, kind: str) -> None:
+    """A rank that dies or hangs in a fixture is an error of its test, and the next test passes."""
+    name = next(name for name in struck.outcomes if name.startswith(f"test_{kind}_{fault}_{place}["))
+    assert "error" in struck.outcome(name), struck.output
+    assert struck.outcome(f"test_after_{kind}_{fault}_{place}") == "passed"
+    assert ENDS[fault].format(place) in struck.text(name)
     if fault == "hang":
-        assert lines_with(run.text("test_struck"), "test_faults.py", "in strike")
+        assert lines_with(struck.text(name), "test_faults.py", "in strike")
 
 
 def test_python_is_the_one_of_the_suite(run_once: RunOnce) -> None:
@@ -298,10 +258,13 @@ def test_python_is_the_one_of_the_suite(run_once: RunOnce) -> None:
         import json, sys
         import pytest
 
-        @pytest.mark.distributed(1)
-        def test_it(pytestconfig):
-            with open(pytestconfig.rootpath / "python", "w") as file:
-                file.write(json.dumps(sys.executable) + "\\n")
+        @pytest.mark.parametrize("_", [None, pytest.param(1, marks=pytest.mark.distributed(1))])
+        def test_it(_, pytestconfig):
+            with open(pytestconfig.rootpath / "python", "a") as file:
+                file.write(json.dumps([sys.executable, sys.path]) + "\\n")
     """
-    run = run_once({"test_python.py": source})
-    assert json_lines(run.folder / "python") == [sys.executable]
+    run = run_once({"test_python.py": source, "conftest.py": "import sys\nsys.path.insert(0, '/of/the/conftest')\n"})
+    plain, on_rank = json_lines(run.folder / "python")
+    assert on_rank == plain
+    assert on_rank[0] == sys.executable
+    assert "/of/the/conftest" in on_rank[1]

@@ -155,11 +155,10 @@ def test_plain_tests_keep_pytest_timeout(marked: Run) -> None:
     assert marked.outcome("test_plain_is_not_limited_by_our_option") == "passed"
 
 
-OURS = ("--disttest-timeout=0.6", {"DISTTEST_TIMEOUT": "0.7"}, "disttest_timeout = 0.8")
-THEIRS = ("--timeout=0.4", {"PYTEST_TIMEOUT": "0.9"}, "timeout = 0.3")
-NO_OPTION, NO_VARIABLE, NO_INI = "", dict[str, str](), ""
-NOTHING = (NO_OPTION, NO_VARIABLE, NO_INI)
 Sources = tuple[str, Mapping[str, str], str]
+OURS_IN_INI: Sources = ("", {}, "disttest_timeout = 0.8")
+THEIRS: Sources = ("--timeout=0.4", {"PYTEST_TIMEOUT": "0.9"}, "timeout = 0.3")
+NOTHING: Sources = ("", {}, "")
 
 
 def _run(run_once: RunOnce, source: str, ours: Sources, theirs: Sources, *arguments: str) -> Run:
@@ -175,41 +174,23 @@ def _run(run_once: RunOnce, source: str, ours: Sources, theirs: Sources, *argume
 
 
 @pytest.mark.parametrize(
-    ("ours", "theirs", "limit"),
+    ("ours", "theirs", "arguments", "limit"),
     [
-        (OURS, THEIRS, "0.6"),
-        ((NO_OPTION, *OURS[1:]), THEIRS, "0.7"),
-        ((NO_OPTION, NO_VARIABLE, OURS[2]), THEIRS, "0.8"),
-        (NOTHING, THEIRS, "0.4"),
-        (NOTHING, (NO_OPTION, *THEIRS[1:]), "0.9"),
-        (NOTHING, (NO_OPTION, NO_VARIABLE, THEIRS[2]), "0.3"),
-        (NOTHING, NOTHING, "0.45"),
+        (OURS_IN_INI, THEIRS, (), "0.8"),
+        (NOTHING, ("", *THEIRS[1:]), (), "0.9"),
+        (NOTHING, ("", THEIRS[1], ""), ("-p", "no:timeout"), "0.45"),
     ],
-    ids=["our option", "our variable", "our ini", "their option", "their variable", "their ini", "default"],
+    ids=["ours before theirs", "theirs", "default, pytest-timeout off"],
 )
-def test_options_of_the_run(run_once: RunOnce, ours: Sources, theirs: Sources, limit: str) -> None:
-    """--disttest-timeout goes before pytest-timeout's limit wherever each comes from, and the default is last."""
-    run = _run(run_once, ONE, ours, theirs)
+def test_limits_of_the_run(
+    run_once: RunOnce, ours: Sources, theirs: Sources, arguments: tuple[str, ...], limit: str
+) -> None:
+    """Our limit goes before pytest-timeout's, wherever each comes from; the default is last."""
+    run = _run(run_once, ONE, ours, theirs, *arguments)
     assert _limit_in(run.text("test_it")) == {limit}, run.output
 
 
-def test_without_pytest_timeout(run_once: RunOnce) -> None:
-    """Where pytest-timeout is switched off, its variable and ini option say nothing."""
-    run = _run(run_once, ONE, NOTHING, (NO_OPTION, THEIRS[1], NO_INI), "-p", "no:timeout")
-    assert _limit_in(run.text("test_it")) == {"0.45"}, run.output
-
-
-@pytest.mark.parametrize(
-    ("ours", "theirs"),
-    [
-        (("--disttest-timeout=0", NO_VARIABLE, NO_INI), THEIRS),
-        (NOTHING, ("--timeout=0", *THEIRS[1:])),
-        (NOTHING, (NO_OPTION, {"PYTEST_TIMEOUT": "0"}, THEIRS[2])),
-        (NOTHING, (NO_OPTION, NO_VARIABLE, "timeout = 0")),
-    ],
-    ids=["our option", "their option", "their variable", "their ini"],
-)
-def test_zero_for_the_run_is_no_limit(run_once: RunOnce, ours: Sources, theirs: Sources) -> None:
+def test_zero_for_the_run_is_no_limit(run_once: RunOnce) -> None:
     """A limit of 0 is none, and no other limit takes its place."""
-    run = _run(run_once, LONG, ours, theirs)
+    run = _run(run_once, LONG, ("--disttest-timeout=0", {}, ""), THEIRS)
     assert run.outcomes == {"test_it": "passed"}, run.output

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 from tests.acceptance.conftest import RunOnce
-from tests.harness import json_lines, lines_with, start_pytest, wait_until_gone, write_tests
+from tests.harness import lines_with, start_pytest, wait_until_gone, write_tests
 
 _LIMIT_S = 60.0
 # ``wait_for`` ends with an error: no test of a test waits for ever.
@@ -193,42 +193,6 @@ def test_tmpdir_switched_off(run_once: RunOnce) -> None:
     for name in run.outcomes:
         assert "need pytest's tmpdir plugin" in run.text(name)
     assert "INTERNALERROR" not in run.output
-
-
-def test_loadscope_keeps_a_class_on_one_worker(run_once: RunOnce) -> None:
-    """The tests of a class run on one worker, those on ranks as well, although we sort them by kind."""
-    source = """
-        import json, os
-        import pytest
-
-        class _Scope:
-            @pytest.fixture(autouse=True)
-            def note(self, request):
-                with open(request.config.rootpath / "workers.jsonl", "a") as file:
-                    file.write(json.dumps([type(self).__name__, os.environ["PYTEST_XDIST_WORKER"]]) + "\\n")
-
-            def test_plain(self): pass
-
-            @pytest.mark.distributed(2)
-            def test_static(self): pass
-
-            @pytest.mark.distributed(2, static=False)
-            def test_dynamic(self): pass
-
-            @pytest.mark.standalone
-            def test_standalone(self): pass
-
-        class TestA(_Scope): pass
-        class TestB(_Scope): pass
-        class TestC(_Scope): pass
-    """
-    run = run_once({"test_scopes.py": source}, "-n", "2", "--dist", "loadscope")
-    assert run.returncode == 0, run.output
-    noted = json_lines(run.folder / "workers.jsonl")
-    scopes = {name: [worker for scope, worker in noted if scope == name] for name in ("TestA", "TestB", "TestC")}
-    assert [len(workers) for workers in scopes.values()] == [6, 6, 6]  # a test on two ranks notes its worker twice
-    assert [len(set(workers)) for workers in scopes.values()] == [1, 1, 1]
-    assert {worker for _, worker in noted} == {"gw0", "gw1"}
 
 
 def _wait_for_text(path: Path) -> str:

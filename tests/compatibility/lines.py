@@ -34,6 +34,11 @@ COMMON = """
     def test_plain(): pass
 """
 KINDS = ("static", "dynamic", "standalone")
+# A conftest for runs that are to start no rank: any rank that starts leaves a file.
+NOTES_RANKS = """
+    def pytest_disttest_rank_start(config, rank):
+        (config.rootpath / f"started-{rank.world_size}-{rank.rank}").touch()
+"""
 OUTCOMES = {
     "test_plain": "passed",
     **{f"test_passes[{kind}]": "passed" for kind in KINDS},
@@ -51,6 +56,7 @@ class Line:
         on_ranks: what it does to tests on ranks, for the table.
         check: looks at the run with ``arguments`` and raises AssertionError if the line does not hold; it has to
             raise for the run with ``off`` in their place, so that it is known to depend on the feature.
+        also: the same for more that the line says; each of them has to raise for the run with ``off``.
         arguments: of the run that shows the feature; ``{folder}`` stands for the folder of the run.
         off: arguments of the same run without the feature.
         files: test files beside ``COMMON``, which is ``test_common.py``.
@@ -66,6 +72,7 @@ class Line:
     name: str
     on_ranks: str
     check: Callable[[Run], None]
+    also: tuple[Callable[[Run], None], ...] = ()
     arguments: tuple[str, ...] = ()
     off: tuple[str, ...] = ()
     files: Mapping[str, str] = field(default_factory=dict)
@@ -90,6 +97,11 @@ class Line:
 def common_outcomes(run: Run) -> dict[str, str]:
     """Return the outcomes of the tests of ``COMMON``."""
     return {name: outcome for name, outcome in run.outcomes.items() if name in OUTCOMES}
+
+
+def starts_no_rank(run: Run) -> None:
+    """Look for the files of ``NOTES_RANKS``."""
+    assert sorted(path.name for path in run.folder.glob("started-*")) == []
 
 
 def without(*names: str) -> dict[str, str]:

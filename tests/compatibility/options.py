@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.compatibility.lines import OUTCOMES, Line, common_outcomes, without
+from tests.compatibility.lines import NOTES_RANKS, OUTCOMES, Line, common_outcomes, starts_no_rank, without
 from tests.harness import Run, lines_with
 
 _FIRST_FAILURE = {"test_plain": "passed", "test_passes[static]": "passed", "test_fails[static]": "failed"}
@@ -236,7 +236,9 @@ OPTIONS = (
         on_ranks="lists tests on ranks as others and starts no rank",
         arguments=("--collect-only",),
         common={},
+        files={"conftest.py": NOTES_RANKS},
         check=_runs_nothing_but_lists_tests,
+        also=(starts_no_rank,),
     ),
     Line(
         name="`-W error`",
@@ -256,6 +258,7 @@ OPTIONS = (
         name="`--import-mode=importlib`",
         on_ranks="ranks have the modules as the pytest process imported them",
         arguments=("--import-mode=importlib",),
+        off=("--continue-on-collection-errors",),
         files={f"{folder}/test_same.py": _SAME_NAME.format(folder=folder) for folder in "ab"},
         check=_imports_modules_of_one_name,
     ),

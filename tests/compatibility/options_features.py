@@ -144,7 +144,15 @@ _TEST_CACHE = """
 """
 # With its folder: pytest 8.2 loses a value when two processes make that at the same time.
 _CACHED = {"test_cache.py": _TEST_CACHE, ".pytest_cache/README.md": ""}
-_NO_JUNIT = ("-p", "no:junitxml")
+# The runs without the feature have a JUnit file, but not what this package puts there.
+_NO_PROPERTIES = """
+    from lightning_disttest.engine import controller
+
+    controller.properties_of = lambda *_: []
+    controller.merge_values = lambda _: []
+"""
+_RECORDED = {"test_records.py": _PROPERTIES, "without_properties.py": _NO_PROPERTIES}
+_WITHOUT_PROPERTIES = ("-p", "without_properties")
 
 
 def _suite(run: Run) -> ET.Element:
@@ -240,22 +248,22 @@ FEATURES = (
         name="`--junitxml`",
         on_ranks="one case per test; its properties `disttest.kind`, `disttest.world_size` and, per rank,"
         " `disttest.rank_0` say where it ran and how each rank ended",
-        files={"test_records.py": _PROPERTIES},
-        off=_NO_JUNIT,
+        files=_RECORDED,
+        off=_WITHOUT_PROPERTIES,
         check=_has_one_case_per_test,
     ),
     Line(
         name="`record_property`",
         on_ranks="there once if all ranks recorded the same value, else with the rank, as `name [rank 0]`",
-        files={"test_records.py": _PROPERTIES},
-        off=_NO_JUNIT,
+        files=_RECORDED,
+        off=_WITHOUT_PROPERTIES,
         check=_has_properties_of_ranks,
     ),
     Line(
         name="`record_testsuite_property`",
         on_ranks="there once if all ranks recorded the same value, else with the rank, as `name [rank 0]`",
-        files={"test_records.py": _PROPERTIES},
-        off=_NO_JUNIT,
+        files=_RECORDED,
+        off=_WITHOUT_PROPERTIES,
         check=_has_properties_of_the_suite,
     ),
     Line(

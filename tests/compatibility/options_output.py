@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from tests.compatibility.lines import OUTCOMES, Line
-from tests.harness import Run, lines_with
+from tests.compatibility.lines import NOTES_RANKS, OUTCOMES, Line, starts_no_rank
+from tests.harness import Run, json_lines, lines_with
 
 _PRINTS = """
     import os
@@ -31,7 +31,31 @@ _SLOW = """
 
     @pytest.mark.distributed(2)
     def test_slow(world):
-        time.sleep(0.3 * world.rank)
+        time.sleep(0.1 + 0.1 * world.rank)
+"""
+# Each rank notes how long the test took on it.
+_NOTES_DURATIONS = """
+    import json, os
+    import pytest
+
+    CONTROLLER = os.getpid()
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(item, call):
+        report = yield
+        if item.name == "test_slow" and report.when == "call" and os.getpid() != CONTROLLER:
+            with open(item.config.rootpath / "durations.jsonl", "a") as file:
+                file.write(json.dumps(report.duration) + "\\n")
+        return report
+"""
+_BOTH_FAIL = """
+    import pytest
+
+    @pytest.mark.distributed(2)
+    def test_both_fail(world):
+        if world.rank == 0:
+            raise KeyError("of rank 0")
+        raise ValueError("of rank 1")
 """
 
 
@@ -74,14 +98,24 @@ def _shows_nothing(run: Run) -> None:
 
 
 def _shows_how_long_the_slowest_rank_took(run: Run) -> None:
-    lines = lines_with(run.output, "call", "test_slow")
-    assert [float(line.partition("s")[0]) >= 0.3 for line in lines] == [True]
+    on_ranks = json_lines(run.folder / "durations.jsonl")
+    assert len(on_ranks) == 2
+    (line,) = lines_with(run.output, "call", "test_slow") or [""]
+    assert line.partition("s")[0] == f"{max(on_ranks):.2f}"
+
+
+def _below_titles(run: Run) -> list[str]:
+    """Return what is below the titles of rank 0 and of rank 1 in the report of ``_BOTH_FAIL``."""
+    title = r"^_+ rank (\d) of 2 \(pid \d+\): failed in call(?: <- the cause)? _+$"
+    _, *parts = re.split(title, run.text("test_both_fail"), flags=re.MULTILINE)
+    assert sorted(parts[::2]) == ["0", "1"]
+    return [text for _, text in sorted(zip(parts[::2], parts[1::2], strict=True))]
 
 
 def _shows_short_tracebacks(run: Run) -> None:
-    text = run.text("test_fails[static]")
-    assert re.search(r"test_common\.py:\d+: in test_fails\n    assert world\.rank", text)
-    assert "def test_fails" not in text
+    for rank, text in enumerate(_below_titles(run)):
+        assert re.search(rf"^\s*test_both\.py:\d+: in test_both_fail\n    raise \w+\(\"of rank {rank}\"\)$", text, re.M)
+        assert "def test_both_fail" not in text
 
 
 def _shows_no_source_lines(run: Run) -> None:
@@ -92,13 +126,16 @@ def _shows_no_source_lines(run: Run) -> None:
 
 def _shows_no_tracebacks(run: Run) -> None:
     assert "FAILURES" not in run.output
-    assert len(lines_with(run.output, "FAILED test_common.py::test_fails", "AssertionError")) == 3
+    causes = {"static": "rank 1: AssertionError", "dynamic": "rank 1: AssertionError", "standalone": "AssertionError"}
+    for kind, cause in causes.items():
+        assert lines_with(run.output, f"FAILED test_common.py::test_fails[{kind}] - {cause}")
 
 
 def _shows_tracebacks_of_python(run: Run) -> None:
-    text = run.text("test_fails[static]")
-    assert lines_with(text, 'File "', "test_common.py", "in test_fails")
-    assert lines_with(text, "Traceback (most recent call last):")
+    for rank, text in enumerate(_below_titles(run)):
+        assert text.startswith("\nTraceback (most recent call last):\n")
+        assert lines_with(text, 'File "', "test_both.py", "in test_both_fail")
+        assert lines_with(text, "Error: ", f"of rank {rank}")
 
 
 def _shows_little(run: Run) -> None:
@@ -152,7 +189,9 @@ OUTPUT = (
         on_ranks="shows fixtures and tests as for plain tests, and starts no rank",
         arguments=("--setup-plan",),
         common=dict.fromkeys(OUTCOMES, "passed"),
+        files={"conftest.py": NOTES_RANKS},
         check=_shows_a_plan,
+        also=(starts_no_rank,),
     ),
     Line(
         name="`-p no:terminal`",
@@ -164,13 +203,14 @@ OUTPUT = (
         name="`--durations`",
         on_ranks="a phase took as long as on the rank that took longest",
         arguments=("--durations=0",),
-        files={"test_slow.py": _SLOW},
+        files={"test_slow.py": _SLOW, "conftest.py": _NOTES_DURATIONS},
         check=_shows_how_long_the_slowest_rank_took,
     ),
     Line(
         name="`--tb=short`",
         on_ranks="tracebacks of ranks are short, each below the line that names its rank",
         arguments=("--tb=short",),
+        files={"test_both.py": _BOTH_FAIL},
         check=_shows_short_tracebacks,
     ),
     Line(
@@ -189,6 +229,7 @@ OUTPUT = (
         name="`--tb=native`",
         on_ranks="tracebacks of ranks are those of Python, each below the line that names its rank",
         arguments=("--tb=native",),
+        files={"test_both.py": _BOTH_FAIL},
         check=_shows_tracebacks_of_python,
     ),
     Line(

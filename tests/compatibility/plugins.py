@@ -183,9 +183,9 @@ _NOT_MEASURED = """
     measuring.save_rank = lambda: None
 """
 _NOT_SHARED = """
-    from lightning_disttest.engine import examples
+    from lightning_disttest.engine import hypothesis_seed
 
-    examples.share_examples = lambda item, seed: None
+    hypothesis_seed.share_examples = lambda item, seed: None
 """
 _COVERED = {
     "inner.py": """
@@ -228,6 +228,7 @@ def _covers_ranks(run: Run) -> None:
     assert coverage.get("missing_branches", []) == []
     assert lines_with(run.output, "inner.py", " 12"), run.output
     assert "CoverageWarning" not in run.output
+    assert sorted(path.name for path in run.folder.rglob(".coverage*")) == [".coverage", ".coveragerc"]
 
 
 def _has_contexts_of_tests_on_ranks(run: Run) -> None:
@@ -308,13 +309,13 @@ def _draws_the_same_examples(run: Run) -> None:
         assert lines_with(text, "number=100")
     assert lines_with(run.text("test_property[static]"), "rank 1 of 2", "failed in call")
     assert lines_with(run.text("test_property[static]"), "rank 0 of 2", "came to the end of the test")
-    assert len(lines_with(run.output, "The examples can be had again with --hypothesis-seed=")) == 3
+    assert len(lines_with(run.output, "To draw the same examples again: --hypothesis-seed=")) == 3
 
 
 def _draws_from_the_given_seed(run: Run) -> None:
     drawn = [json_lines(run.folder / f"drawn-{kind}") for kind in ("plain", *KINDS)]
     assert drawn == [drawn[0]] * 4
-    assert lines_with(run.output, "The examples can be had again with --hypothesis-seed=7")
+    assert lines_with(run.output, "To draw the same examples again: --hypothesis-seed=7")
 
 
 EXAMPLES = (

@@ -45,17 +45,22 @@ _FIRST = """
         yield
         items.sort(key=lambda item: not item.name.startswith("test_waits"))
 """
-_SCOPES = """
+# Each rank of a test notes the scope of the test and its worker.
+_NOTES_WORKERS = """
     import json, os
+    import pytest
+
+    @pytest.fixture(autouse=True)
+    def note(request, pytestconfig):
+        scope = request.cls or request.module
+        with open(pytestconfig.rootpath / "workers.jsonl", "a") as file:
+            file.write(json.dumps([scope.__name__, os.environ.get("PYTEST_XDIST_WORKER")]) + "\\n")
+"""
+_SCOPES = """
     import pytest
     from test_common import every_kind
 
     class _Scope:
-        @pytest.fixture(autouse=True)
-        def note(self, pytestconfig):
-            with open(pytestconfig.rootpath / "workers.jsonl", "a") as file:
-                file.write(json.dumps([type(self).__name__, os.environ.get("PYTEST_XDIST_WORKER")]) + "\\n")
-
         @pytest.mark.parametrize("number", range(4))
         def test_plain(self, number): pass
 
@@ -77,11 +82,13 @@ def _steals(run: Run) -> None:
 
 
 def _keeps_classes_together(run: Run) -> None:
-    workers: dict[str, set[str | None]] = {}
+    workers: dict[str, list[str | None]] = {}
     for scope, worker in json_lines(run.folder / "workers.jsonl"):
-        workers.setdefault(scope, set()).add(worker)
-    assert workers.keys() == {"TestOne", "TestTwo"}
-    assert [len(found) for found in workers.values()] == [1, 1]
+        workers.setdefault(scope, []).append(worker)
+    # A test on two ranks notes its worker twice.
+    assert {scope: len(noted) for scope, noted in workers.items()} == {"test_common": 16, "TestOne": 9, "TestTwo": 9}
+    assert [len(set(noted)) for noted in workers.values()] == [1, 1, 1]
+    assert {noted[0] for noted in workers.values()} == {"gw0", "gw1"}
 
 
 XDIST = (
@@ -112,7 +119,7 @@ XDIST = (
         check=_keeps_classes_together,
         arguments=("-n", "2", "--dist", "loadscope"),
         off=("-n", "2", "--dist", "load"),
-        files={"test_scopes.py": _SCOPES},
+        files={"test_scopes.py": _SCOPES, "conftest.py": _NOTES_WORKERS},
     ),
 )
 
@@ -280,12 +287,20 @@ _DRAWING = """
         if world.is_rank_zero:
             random.random()  # leaves rank 0 in another state than rank 1
 """
-_ORDERED = """
+_NUMBERS = 5
+_ORDERED = f"""
     import pytest
+    from test_common import every_kind
 
-    @pytest.mark.parametrize("number", range(8))
-    @pytest.mark.distributed(2)
-    def test_ordered(number): pass
+    numbers = pytest.mark.parametrize("number", range({_NUMBERS}))
+
+    @numbers
+    @every_kind
+    def test_ordered(kind, number): pass
+
+    @numbers
+    @pytest.mark.parametrize("kind", ["plain"])
+    def test_plain_ordered(kind, number): pass
 """
 
 
@@ -296,12 +311,12 @@ def _draws_alike_on_all_ranks(run: Run) -> None:
 
 def _shuffles_inside_groups(run: Run) -> None:
     """The JUnit file has the tests in the order in which they ran."""
-    order = list(run.outcomes)
-    numbers = [name for name in order if name.startswith("test_ordered")]
-    assert numbers != sorted(numbers)
-    assert len(numbers) == 8
-    passes = [name for name in order if name.startswith("test_passes")]
-    assert [order[0], *passes] == ["test_plain", *(f"test_passes[{kind}]" for kind in KINDS)]
+    kinds = ("plain", *KINDS)
+    ran = [next(kind for kind in kinds if kind in name) for name in run.outcomes]
+    assert ran == sorted(ran, key=kinds.index)
+    ordered = {kind: [name for name in run.outcomes if "ordered" in name and kind in name] for kind in kinds}
+    assert [len(names) for names in ordered.values()] == [_NUMBERS] * len(kinds)
+    assert [kind for kind, names in ordered.items() if names != sorted(names)] == list(kinds)
 
 
 RANDOM = (

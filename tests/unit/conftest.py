@@ -10,9 +10,11 @@ from lightning_disttest.reporting.merge import Frame
 from lightning_disttest.reporting.stories import Fate, RankStory
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
+    from pathlib import Path
 
     from lightning_disttest.settings import RankOutput
+    from tests.unit.facts import Facts
 
 
 class Make:
@@ -109,6 +111,15 @@ def make_item(request: pytest.FixtureRequest) -> Callable[..., pytest.Item]:
         return item
 
     return make_item
+
+
+@pytest.fixture
+def facts(tmp_path: Path) -> Iterator[Facts]:
+    """Return a changer of facts on a machine with no device and none of the packages that RunIf knows."""
+    from tests.unit.facts import bare_machine  # imports Lightning
+
+    with bare_machine(tmp_path) as facts:
+        yield facts
 
 
 TORCH_FILE = "site-packages/torch/distributed/distributed_c10d.py"

@@ -8,9 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from _pytest.junitxml import LogXML, xml_key
 
-from lightning_disttest.engine import controller, exceptions, pytest_bridge
-from lightning_disttest.errors import RanksFailed
-from lightning_disttest.reporting.verdict import PhaseVerdict, judge
+from lightning_disttest.engine import pytest_bridge
 
 if TYPE_CHECKING:
     from tests.unit.conftest import Make
@@ -126,7 +124,7 @@ def test_suite_property_is_added_once() -> None:
     assert junit.global_properties == [("device", "cpu"), ("seed", "5"), ("device", "cuda"), ("other", "cpu")]
 
 
-# The exception that other plugins see.
+# The line that stands for a failure.
 
 
 @pytest.mark.parametrize(
@@ -146,64 +144,3 @@ def test_summary_line_of_a_text(make: Make, longrepr: object, line: str) -> None
 def test_summary_line_of_a_traceback(make: Make) -> None:
     """A failure with a traceback is summed up by its crash line, the first one of it."""
     assert pytest_bridge.summary_line(make.failed("call", ValueError("a\nb"))) == "ValueError: a"
-
-
-def described(make: Make, when: str, error: Exception) -> pytest.TestReport:
-    """Return a failed report as it comes from a rank: with the description of its exception, as JSON leaves it."""
-    report = make.failed(when, error)
-    chain = [list(description) for description in exceptions.describe_chain(error)]
-    setattr(report, exceptions.ATTRIBUTE, chain)
-    return report
-
-
-def seen_by_plugins(verdict: PhaseVerdict, report: pytest.TestReport) -> BaseException:
-    """Return the exception that stands in the place of the ranks'."""
-    return exceptions.stand_in(controller._exceptions_of(verdict, report)).value
-
-
-def test_plugins_see_the_exception_of_the_cause(make: Make) -> None:
-    """Of several failed ranks it is the cause whose exception is passed on."""
-    stories = [
-        make.story(
-            rank,
-            make.report("setup"),
-            described(make, "call", ValueError(str(rank)) if rank else KeyError("late")),
-            make.report("teardown"),
-            arrivals=(0, 9 - rank, 10),
-        )
-        for rank in range(3)
-    ]
-
-    found = seen_by_plugins(judge(stories)["call"], make.report("call", "failed", "merged"))
-
-    assert isinstance(found, ValueError)
-    assert str(found) == "2"
-
-
-def test_plugins_see_a_death_by_its_summary_line(make: Make) -> None:
-    """A rank that was killed left no exception; a peer's lost connection is not passed on in its place."""
-    lost = described(make, "call", RuntimeError("Connection closed by peer"))
-    stories = [
-        make.died(0, "call", make.report("setup")),
-        make.story(1, make.report("setup"), lost, make.report("teardown"), arrivals=(0, 5, 6)),
-    ]
-
-    found = seen_by_plugins(judge(stories)["call"], make.report("call", "failed", "rank 0 died in call\nmore"))
-
-    assert isinstance(found, RanksFailed)
-    assert f"{type(found).__name__}: {found}" == "RanksFailed: rank 0 died in call"
-
-
-@pytest.mark.parametrize("verdict", [PhaseVerdict("failed", disagreement="the ranks disagree"), None])
-def test_plugins_see_a_failure_without_an_exception_by_its_summary_line(
-    make: Make, verdict: PhaseVerdict | None
-) -> None:
-    """Where no rank raised anything, as when they disagree or a strict xpass fails, the line is all there is."""
-    if verdict is None:
-        verdict = judge([make.story(0, make.report("setup"), make.strict_xpass(), make.report("teardown"))])["call"]
-        assert verdict.troubles
-
-    found = seen_by_plugins(verdict, make.report("call", "failed", "the line\nmore"))
-
-    assert isinstance(found, RanksFailed)
-    assert str(found) == "the line"

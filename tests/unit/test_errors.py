@@ -21,16 +21,16 @@ TEXTS: list[tuple[errors.DisttestError, str]] = [
         "legal is a number",
     ),
     (
-        errors.RequirementMissing("t.py::a", "needs 2 GPUs, 0 found", "--disttest-require"),
-        "t.py::a cannot run here: needs 2 GPUs, 0 found. It is not skipped because --disttest-require is set.",
+        errors.RequirementMissing("t.py::a", "needs 2 GPUs, 0 found", "--tpu (its ways)"),
+        "t.py::a cannot run here: needs 2 GPUs, 0 found. It is not skipped because of --tpu (its ways).",
     ),
     (
         errors.InvalidCondition("min_gpus", "is not a condition"),
         "RunIf: min_gpus is not a condition",
     ),
     (
-        errors.ConditionUnclear("min_cuda_gpus", "exit code 1 after ''"),
-        "min_cuda_gpus could not be checked; a process of its own was asked, and the result was: exit code 1 after ''",
+        errors.ConditionUnclear("the number of GPUs", "exit code 1 after ''"),
+        "the number of GPUs could not be found out; the process that was asked said: exit code 1 after ''",
     ),
     (
         errors.UnsafeFork("it has opened a GPU", ["a.py", "b.py"]),
@@ -72,7 +72,7 @@ TEXTS: list[tuple[errors.DisttestError, str]] = [
     (errors.ChannelBroken("it ended early"), "a channel between processes broke: it ended early"),
     (
         errors.CoverageNotRead("coverage-7", "file is not a database"),
-        "the coverage of a rank is lost, its file coverage-7 can not be read: file is not a database",
+        "the coverage of a rank is lost, its file coverage-7 cannot be read: file is not a database",
     ),
     (
         errors.WorldNotJoined(1, 2, "nccl", "RuntimeError: no GPU"),

@@ -226,7 +226,7 @@ def test_open_gpu_is_unsafe(fake_torch: FakeTorch, monkeypatch: pytest.MonkeyPat
     """A process that has opened a GPU is not forked, and the culprits are named."""
     monkeypatch.setattr(guard, "_open_files", lambda: ["/dev/null", "/dev/nvidia0"])
 
-    with pytest.raises(UnsafeFork, match="it has opened a GPU, which a forked process can not use") as caught:
+    with pytest.raises(UnsafeFork, match="it has opened a GPU, which a forked process cannot use") as caught:
         guard.check_fork(CULPRITS)
 
     assert "while tests/test_first.py, tests/test_second.py was collected" in str(caught.value)

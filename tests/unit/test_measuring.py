@@ -141,7 +141,7 @@ path.write_bytes(path.read_bytes()[:100] + b"rubbish" * 1000)
 
     assert functions_run(tmp_path) == {"in_rank_1"}
     assert done.stdout == "left: []\n"
-    assert "CoverageNotRead: the coverage of a rank is lost, its file coverage-0 can not be read: " in done.stderr
+    assert "CoverageNotRead: the coverage of a rank is lost, its file coverage-0 cannot be read: " in done.stderr
 
 
 def test_other_files_of_worlds_are_no_measurements(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import torch.distributed  # noqa: F401  pytester forgets what a test imports, an
 
 from lightning_disttest.errors import RequirementMissing
 from lightning_disttest.selection import marks, requirements
-from lightning_disttest.selection.requirements import missing_device
+from lightning_disttest.selection.requirements import missing_requirement
 from tests.unit.test_settings import DEFAULTS
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ skipif: Any = pytest.mark.skipif  # RunIf gives it keys of its own
 
 NEEDS_GPUS = mark.distributed(2, device="cuda")
 NEEDS_TPU = mark.tpu
+REQUIRE = "--disttest-require (DISTTEST_REQUIRE, ini disttest_require)"
 
 
 def requires(*reasons: str, condition: bool = True, **keys: bool) -> pytest.MarkDecorator:
@@ -89,7 +90,7 @@ def test_world_on_gpus_needs_one_for_each_rank(
     """A test on GPUs is skipped where there are fewer than ranks; one on the CPU never is."""
     machine(gpus, False)
 
-    assert missing_device(planned(given), DEFAULTS) == lack
+    assert missing_requirement(planned(given), DEFAULTS) == lack
 
 
 @pytest.mark.parametrize(("has_one", "lack"), [(False, "needs a TPU, none found"), (True, None)])
@@ -104,19 +105,19 @@ def test_mark_tpu_needs_one(
     """A test that is marked so is skipped where there is no TPU, in a fresh process or not."""
     machine(0, has_one)
 
-    assert missing_device(planned(*given), DEFAULTS) == lack
+    assert missing_requirement(planned(*given), DEFAULTS) == lack
 
 
 @pytest.mark.parametrize("reason", ["GPUs>=2", "CUDA device bf16", "TPU", "Standalone execution", "Rich"])
 def test_conditions_of_runif_are_left_to_their_own_skip(planned: MakeItem, reason: str) -> None:
     """What a skipif skips is skipped by pytest; it lacks nothing by its marks."""
-    assert missing_device(planned(requires(reason)), DEFAULTS) is None
+    assert missing_requirement(planned(requires(reason)), DEFAULTS) is None
 
 
 @pytest.mark.parametrize("given", [(), (mark.parametrize("x", [1]),)], ids=["none", "foreign"])
 def test_unmarked_test_lacks_nothing(planned: MakeItem, given: tuple[pytest.MarkDecorator, ...]) -> None:
     """A plain test may run anywhere, whatever is required."""
-    assert missing_device(planned(*given), settings("cuda", "tpu", "standalone", tpu=True)) is None
+    assert missing_requirement(planned(*given), settings("cuda", "tpu", "standalone", tpu=True)) is None
 
 
 def test_devices_are_not_looked_for_without_need(planned: MakeItem, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,9 +131,9 @@ def test_devices_are_not_looked_for_without_need(planned: MakeItem, monkeypatch:
     everything = settings("cuda", "tpu", "standalone", tpu=True)
 
     for given in ([], [mark.standalone], [mark.distributed(2)], [requires("Rich")], [NEEDS_GPUS, mark.skip]):
-        assert missing_device(planned(*given), everything) is None
+        assert missing_requirement(planned(*given), everything) is None
     with pytest.raises(AssertionError, match="looked at the machine"):
-        missing_device(planned(NEEDS_GPUS), everything)
+        missing_requirement(planned(NEEDS_GPUS), everything)
 
 
 # With a requirement: a failure.
@@ -156,11 +157,9 @@ def test_lack_of_what_is_required_is_a_failure(
     item = planned(given)
 
     with pytest.raises(RequirementMissing) as caught:
-        missing_device(item, settings(name))
+        missing_requirement(item, settings(name))
 
-    assert (f"{item.nodeid} cannot run here: {reason}. It is not skipped because --disttest-require is set.") == str(
-        caught.value
-    )
+    assert str(caught.value) == f"{item.nodeid} cannot run here: {reason}. It is not skipped because of {REQUIRE}."
 
 
 @every_lack
@@ -170,7 +169,7 @@ def test_lack_of_something_else_is_no_failure(
     """Only what is named is required."""
     others = {"cuda", "tpu", "standalone"} - {name}
 
-    lack = missing_device(planned(given), settings(*others))
+    lack = missing_requirement(planned(given), settings(*others))
 
     assert lack == (reason if given in (NEEDS_GPUS, NEEDS_TPU) else None)
 
@@ -179,7 +178,7 @@ def test_lack_of_something_else_is_no_failure(
 def test_lack_is_found_among_others(planned: MakeItem, reasons: tuple[str, ...]) -> None:
     """A RunIf that lacks several things fails for the one that is required, and names that one."""
     with pytest.raises(RequirementMissing, match=r"cannot run here: requires GPUs>=2\. It"):
-        missing_device(planned(requires(*reasons)), settings("cuda"))
+        missing_requirement(planned(requires(*reasons)), settings("cuda"))
 
 
 @pytest.mark.parametrize(
@@ -197,13 +196,13 @@ def test_lack_is_found_among_others(planned: MakeItem, reasons: tuple[str, ...])
 )
 def test_other_skips_are_no_failure(planned: MakeItem, given: pytest.MarkDecorator) -> None:
     """A condition that is met, and a skip that RunIf did not make or that is for another lack, fail nothing."""
-    assert missing_device(planned(given), settings("cuda", "tpu", "standalone")) is None
+    assert missing_requirement(planned(given), settings("cuda", "tpu", "standalone")) is None
 
 
 @pytest.mark.parametrize("given", [NEEDS_GPUS, NEEDS_TPU, requires("GPUs>=2")], ids=str)
 def test_test_that_is_skipped_anyway_is_no_failure(planned: MakeItem, given: pytest.MarkDecorator) -> None:
     """An unconditional skip is nobody's lack."""
-    assert missing_device(planned(given, mark.skip(reason="later")), settings("cuda", "tpu")) is None
+    assert missing_requirement(planned(given, mark.skip(reason="later")), settings("cuda", "tpu")) is None
 
 
 def test_what_is_there_is_no_failure(planned: MakeItem, machine: Callable[[int, bool], None]) -> None:
@@ -212,7 +211,7 @@ def test_what_is_there_is_no_failure(planned: MakeItem, machine: Callable[[int, 
     everything = settings("cuda", "tpu", "standalone", tpu=True)
 
     for given in ([NEEDS_GPUS], [NEEDS_TPU], [NEEDS_TPU, mark.standalone], [mark.standalone]):
-        assert missing_device(planned(*given), everything) is None
+        assert missing_requirement(planned(*given), everything) is None
 
 
 # With --tpu.
@@ -224,17 +223,18 @@ def test_what_is_there_is_no_failure(planned: MakeItem, machine: Callable[[int, 
 def test_switch_of_tpu_tests_requires_a_tpu(planned: MakeItem, given: pytest.MarkDecorator, reason: str) -> None:
     """A run of TPU tests on a machine without one fails, and names the switch."""
     with pytest.raises(RequirementMissing) as caught:
-        missing_device(planned(given), settings("cuda", tpu=True))
+        missing_requirement(planned(given), settings("cuda", tpu=True))
 
-    assert f"cannot run here: {reason}. It is not skipped because --tpu is set." in str(caught.value)
+    switch = "--tpu (PL_RUN_TPU_TESTS, ini disttest_tpu)"
+    assert f"cannot run here: {reason}. It is not skipped because of {switch}." in str(caught.value)
 
 
 def test_requirement_is_named_before_the_switch_of_tpu_tests(planned: MakeItem) -> None:
     """If both are set, the option that says it outright is named."""
-    with pytest.raises(RequirementMissing, match="because --disttest-require is set"):
-        missing_device(planned(NEEDS_TPU), settings("tpu", tpu=True))
+    with pytest.raises(RequirementMissing, match="because of --disttest-require "):
+        missing_requirement(planned(NEEDS_TPU), settings("tpu", tpu=True))
 
 
 def test_switch_of_tpu_tests_requires_nothing_else(planned: MakeItem) -> None:
     """Other tests that ``--tpu`` leaves in, by whatever way, are skipped as ever."""
-    assert missing_device(planned(NEEDS_GPUS), settings(tpu=True)) == "needs 2 GPUs, 0 found"
+    assert missing_requirement(planned(NEEDS_GPUS), settings(tpu=True)) == "needs 2 GPUs, 0 found"

@@ -2,49 +2,29 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import inspect
 import json
-import operator
-import platform
 import re
 import subprocess
 import sys
 import textwrap
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import lightning.fabric.utilities.testing._runif as fabric_rules
 import lightning.pytorch.utilities.testing._runif as lightning_rules
 import pytest
-import torch
-import torch._dynamo.eval_frame
-from lightning.fabric.accelerators import xla as fabric_xla
-from lightning.fabric.accelerators.mps import MPSAccelerator
-from lightning.fabric.accelerators.xla import XLAAccelerator
-from lightning_utilities.core import imports as lightning_imports
 
-from lightning_disttest.errors import ConditionUnclear, InvalidCondition
-from lightning_disttest.selection import devices, marks
+from lightning_disttest.errors import InvalidCondition
+from lightning_disttest.selection import marks
 from lightning_disttest.selection.runif import RunIf
 from tests.harness import run_pytest, write_tests
+from tests.unit.facts import PACKAGES, Facts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
+    from pathlib import Path
 
     MakeItem = Callable[..., pytest.Item]
 
-PACKAGES = {
-    "deepspeed": "deepspeed",
-    "rich": "rich",
-    "omegaconf": "omegaconf",
-    "psutil": "psutil",
-    "sklearn": "scikit-learn",
-    "onnx": "onnx",
-    "onnxscript": "onnxscript",
-    "tensorrt": "torch_tensorrt",
-    "tpu": "torch_xla",
-}
 KEYWORDS = [
     "min_cuda_gpus",
     "min_torch",
@@ -74,151 +54,6 @@ ALL_UNMET: dict[str, Any] = {
     "max_torch": "1.0",
     "min_python": "9.9",
 }
-
-
-class Facts:
-    """Changes what the machine looks like, at the bottom, so that both implementations see the same."""
-
-    def __init__(self, patch: pytest.MonkeyPatch, folder: Path) -> None:
-        self._patch = patch
-        self._folder = folder
-        self._hidden: set[str] = set()
-        genuine = importlib.metadata.Distribution.from_name.__func__  # type: ignore[attr-defined]
-
-        def find(cls: type, name: str) -> importlib.metadata.Distribution:
-            if name in self._hidden:
-                raise importlib.metadata.PackageNotFoundError(name)
-            return genuine(cls, name)  # type: ignore[no-any-return]
-
-        patch.setattr(importlib.metadata.Distribution, "from_name", classmethod(find))
-        patch.syspath_prepend(str(folder))
-        patch.setenv("PYTHONPATH", str(folder))
-
-    def gpus(self, number: int, cuda: str | None = "13.0", hip: str | None = None) -> Facts:
-        """Let torch be built for CUDA or ROCm, and find so many GPUs; a negative number is NVML's failure."""
-        self._patch.setattr(torch.version, "cuda", cuda)
-        self._patch.setattr(torch.version, "hip", hip)
-        self._patch.setattr(torch.cuda, "_is_compiled", lambda: bool(cuda or hip))
-        self._patch.setattr(torch.cuda, "_device_count_nvml", lambda: number)
-        self._patch.setattr(torch.cuda, "_device_count_amdsmi", lambda: number)
-        self._patch.setattr(torch._C, "_cuda_getDeviceCount", lambda: max(0, number), raising=False)
-        self._patch.setenv("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
-        self.write("torch/cuda.py", f"def device_count(): return {max(0, number)}")
-        return self
-
-    def bf16(self, supported: bool) -> Facts:
-        """Let the current GPU compute in bfloat16, or not: for Lightning here, for us in the process that is asked."""
-        self._patch.setattr(torch.cuda, "is_bf16_supported", lambda: supported)
-        self.write("torch/cuda.py", f"def is_available(): return True\ndef is_bf16_supported(): return {supported}")
-        return self
-
-    def torch_version(self, version: str) -> Facts:
-        """Let torch have this version."""
-        self._patch.setattr(torch, "__version__", version)
-        return self
-
-    def platform(self, name: str) -> Facts:
-        """Let this be another operating system."""
-        self._patch.setattr(sys, "platform", name)
-        return self
-
-    def mps(self, available: bool = True, processor: str = "arm") -> Facts:
-        """Let this be a Mac."""
-        self._patch.setattr(platform, "system", lambda: "Darwin")
-        self._patch.setattr(platform, "processor", lambda: processor)
-        self._patch.setattr(torch.backends.mps, "is_available", lambda: available)
-        return self
-
-    def dynamo(self, supported: bool) -> Facts:
-        """Let torch.compile be supported, or not."""
-        self._patch.setattr(torch._dynamo.eval_frame, "is_dynamo_supported", lambda: supported)
-        return self
-
-    def env(self, name: str, value: str | None) -> Facts:
-        """Set an environment variable, or remove it."""
-        if value is None:
-            self._patch.delenv(name, raising=False)
-        else:
-            self._patch.setenv(name, value)
-        return self
-
-    def tpu(self, chips: str, devices: str) -> Facts:
-        """Let torch_xla be there, with these two bodies of its functions."""
-        self.installed("torch_xla", "2.9.0")
-        self.module("torch_xla")
-        body = f"def num_available_chips(): {chips}\ndef num_available_devices(): {devices}"
-        self.write("torch_xla/_internal/tpu.py", body)
-        return self
-
-    def installed(self, package: str, version: str) -> Facts:
-        """Let the metadata of a package be found."""
-        self._hidden.discard(package)
-        name = package.replace("-", "_")
-        self.write(f"{name}-{version}.dist-info/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}")
-        return self
-
-    def module(self, name: str) -> Facts:
-        """Let a module be found."""
-        self._patch.delitem(sys.modules, name, raising=False)
-        self.write(f"{name}/__init__.py", "")
-        return self
-
-    def missing(self, package: str) -> Facts:
-        """Let neither the metadata nor the module of a package be found."""
-        self._hidden.add(package)
-        self._patch.setitem(sys.modules, package, None)
-        return self
-
-    def write(self, name: str, text: str) -> Facts:
-        """Write a module of a package, which needs an __init__ that imports nothing but this module."""
-        path = self._folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-        if name == "torch/cuda.py":
-            (path.parent / "__init__.py").write_text("from . import cuda")
-        return self
-
-    def ask_lightning(self, **conditions: Any) -> dict[str, Any]:
-        """Return the arguments of skipif that Lightning's RunIf makes of these conditions."""
-        reasons, keys = lightning_rules._runif_reasons(**conditions)
-        return {"condition": len(reasons) > 0, "reason": f"Requires: [{' + '.join(reasons)}]", **keys}
-
-    def forget(self) -> None:
-        """Let Lightning look again at what it has looked up once."""
-        renew = lightning_imports.RequirementCache
-        for module in (lightning_rules, fabric_rules, fabric_xla):
-            for name, value in vars(module).copy().items():
-                if isinstance(value, renew):
-                    self._patch.setattr(module, name, renew(value.requirement, value.module))
-        for cached in (
-            lightning_imports.package_available,
-            lightning_imports.module_available,
-            XLAAccelerator.is_available,
-            XLAAccelerator.auto_device_count,
-            MPSAccelerator.is_available,
-            devices._ask_once,
-        ):
-            cached.cache_clear()
-        newer = lightning_imports.compare_version("torch", operator.ge, "2.4.0")
-        self._patch.setattr(fabric_rules, "_TORCH_GREATER_EQUAL_2_4", newer)
-        self._patch.setattr(lightning_rules, "_OMEGACONF_AVAILABLE", lightning_imports.package_available("omegaconf"))
-
-
-@pytest.fixture
-def facts(tmp_path: Path) -> Iterator[Facts]:
-    """Return a changer of facts on a machine with no device and none of the packages."""
-    before = set(sys.modules)
-    with pytest.MonkeyPatch.context() as patch:
-        facts = Facts(patch, tmp_path)
-        facts.gpus(0, cuda=None)
-        for package in PACKAGES.values():
-            facts.missing(package)
-        yield facts
-        patch.undo()
-        facts.forget()
-    for name in set(sys.modules) - before:
-        if name.partition(".")[0] in PACKAGES.values():
-            del sys.modules[name]
 
 
 def nothing(_: Facts) -> None:
@@ -470,129 +305,6 @@ def test_double_of_a_package_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch_tensorrt", object())
 
     assert RunIf(tensorrt=True).mark.kwargs["condition"] is False
-
-
-@pytest.mark.parametrize("cuda", ["13.0", None])
-def test_cuda_is_not_initialised_here(facts: Facts, monkeypatch: pytest.MonkeyPatch, cuda: str | None) -> None:
-    """Not even where NVML has no answer is the driver touched in this process: another one is asked."""
-
-    def touch(*_: object) -> int:
-        raise AssertionError("this process touched CUDA")
-
-    facts.gpus(-1, cuda=cuda, hip=None if cuda else "7.0")
-    facts.write(
-        "torch/cuda.py",
-        "def device_count(): return 2\ndef is_available(): return True\ndef is_bf16_supported(): return True",
-    )
-    facts.forget()
-    monkeypatch.setattr(devices, "_has_cuda_driver", lambda: True)
-    for name in ("_lazy_init", "device_count", "is_available", "is_bf16_supported", "init"):
-        monkeypatch.setattr(torch.cuda, name, touch)
-
-    assert RunIf(min_cuda_gpus=2, bf16_cuda=True).mark.kwargs["reason"] == "Requires: []"
-    assert RunIf(min_cuda_gpus=3, bf16_cuda=True).mark.kwargs["reason"] == "Requires: [GPUs>=3]"
-
-
-def test_no_process_is_asked_without_a_driver(facts: Facts, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The usual torch on a machine without GPUs is told apart quickly, and NVML's warning is no error here."""
-
-    def fail(*_: object) -> int:
-        raise AssertionError("a process was asked")
-
-    def warn() -> int:
-        import warnings
-
-        warnings.warn("Can't initialize NVML", stacklevel=2)
-        return -1
-
-    facts.gpus(-1)
-    monkeypatch.setattr(torch.cuda, "_device_count_nvml", warn)
-    monkeypatch.setattr(devices, "_ask", fail)
-    monkeypatch.setattr("ctypes.CDLL", lambda name: open(f"/nonexistent/{name}"))  # noqa: SIM115, PTH123
-
-    assert RunIf(min_cuda_gpus=1, bf16_cuda=True).mark.kwargs["reason"] == "Requires: [GPUs>=1 + CUDA device bf16]"
-
-
-def test_driver_is_looked_for_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    """There is a driver where its library can be loaded."""
-    asked: list[str] = []
-    monkeypatch.setattr("ctypes.CDLL", asked.append)
-
-    assert devices._has_cuda_driver()
-    assert asked == ["libcuda.so.1"]
-
-
-def test_process_is_asked_once_per_visible_gpus(facts: Facts, tmp_path: Path) -> None:
-    """The answer is kept for the run, but not beyond a change of CUDA_VISIBLE_DEVICES."""
-    facts.gpus(0, cuda=None, hip="7.0")
-    facts.forget()
-    asked = tmp_path / "asked"
-    facts.write("torch/cuda.py", f"def device_count():\n  open({str(asked)!r}, 'a').write('x')\n  return 1")
-
-    for visible in ("0", "0", "1", "0"):
-        facts.env("CUDA_VISIBLE_DEVICES", visible)
-        assert RunIf(min_cuda_gpus=1).mark.kwargs["condition"] is False
-
-    assert asked.read_text() == "xx"
-
-
-def test_tpu_is_not_asked_for_here(facts: Facts) -> None:
-    """The XLA runtime is not even imported in this process, and no metadata server is asked without a chip."""
-    facts.tpu("return 0", "raise SystemExit('asked the metadata server')")
-    facts.forget()
-
-    assert RunIf(tpu=True).mark.kwargs == {"condition": True, "reason": "Requires: [TPU]", "tpu": True}
-    assert sys.modules.get("torch_xla") is None
-
-
-def test_warnings_are_no_errors_in_the_process_that_is_asked(facts: Facts) -> None:
-    """PYTHONWARNINGS=error in the environment does not spoil the answer."""
-    facts.tpu("import warnings; warnings.warn('an old libtpu'); return 4", "return 4").env("PYTHONWARNINGS", "error")
-    facts.forget()
-
-    assert RunIf(tpu=True).mark.kwargs["reason"] == "Requires: []"
-
-
-def test_no_process_is_asked_without_torch_xla(facts: Facts, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where torch_xla is not installed there is no TPU, and no need to start a process."""
-    monkeypatch.setattr(devices, "_ask", lambda *_: pytest.fail("a process was asked"))
-
-    assert RunIf(tpu=True).mark.kwargs["reason"] == "Requires: [TPU]"
-
-
-def test_torch_xla_that_cannot_be_imported_is_no_tpu(facts: Facts) -> None:
-    """A broken torch_xla is as good as none."""
-    facts.tpu("return 4", "return 4")
-    facts.write("torch_xla/__init__.py", "raise ImportError('libtpu')")
-    facts.forget()
-
-    assert RunIf(tpu=True).mark.kwargs == facts.ask_lightning(tpu=True)
-    assert RunIf(tpu=True).mark.kwargs["condition"] is True
-
-
-@pytest.mark.parametrize(
-    ("body", "limit", "reason"),
-    [
-        ("raise RuntimeError('the chip is on fire')", 60.0, "RuntimeError: the chip is on fire"),
-        ("print('well')", 60.0, "exit code 0 after 'well\\nNone'"),
-        ("import os; os._exit(7)", 60.0, "exit code 7 after ''"),
-        ("import os; print(4, flush=True); os._exit(7)", 60.0, "exit code 7 after '4'"),
-        ("import threading; threading.Event().wait()", 0.5, "no answer within 0.5 s"),
-    ],
-)
-def test_device_that_does_not_answer_is_an_error(
-    facts: Facts, monkeypatch: pytest.MonkeyPatch, body: str, limit: float, reason: str
-) -> None:
-    """A device that is there and cannot be asked is an error, with what it said, and not a silent skip; nor a hang."""
-    monkeypatch.setattr(devices, "_ANSWER_S", limit)
-    facts.tpu("return 4", body)
-    facts.forget()
-
-    with pytest.raises(ConditionUnclear) as raised:
-        RunIf(tpu=True)
-
-    assert str(raised.value).startswith("tpu could not be checked; a process of its own was asked")
-    assert str(raised.value).endswith(reason)
 
 
 NUMBER = "a whole number of 0 or more"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from lightning_disttest.engine.examples import NOTE, share_examples
+from lightning_disttest.engine.hypothesis_seed import SEED_NOTE, share_examples
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,7 +28,7 @@ class FakeItem:
     @property
     def note(self) -> str | None:
         """Return what a failure of the test will say."""
-        return self.stash.get(NOTE, None)
+        return self.stash.get(SEED_NOTE, None)
 
 
 def make_test(*decorators: Callable[[Any], Any], **settings: Any) -> tuple[Any, list[int]]:
@@ -71,7 +71,7 @@ def test_seed_is_told_as_an_option() -> None:
     share_examples(item, 5)
     function()
 
-    assert item.note == "The examples can be had again with --hypothesis-seed=5"
+    assert item.note == "To draw the same examples again: --hypothesis-seed=5"
     plain, drawn_in_plain_run = make_test(hypothesis.seed(5))
     plain()
     assert drawn == drawn_in_plain_run
@@ -109,7 +109,7 @@ def test_seed_of_the_command_line_goes_first() -> None:
 
     share_examples(item, 5)
 
-    assert item.note == "The examples can be had again with --hypothesis-seed=7"
+    assert item.note == "To draw the same examples again: --hypothesis-seed=7"
     assert drawn_with(5, "7") == drawn_with(6, "7")
     assert drawn_with(5, "7") != drawn_with(5)
 
@@ -199,4 +199,4 @@ def test_method_of_a_class_draws_from_the_seed(pytester: pytest.Pytester) -> Non
 
     function: Any = getattr(item, "obj")  # noqa: B009  only functions have one
     assert function._hypothesis_internal_use_seed == 5
-    assert item.stash[NOTE] == "The examples can be had again with --hypothesis-seed=5"
+    assert item.stash[SEED_NOTE] == "To draw the same examples again: --hypothesis-seed=5"

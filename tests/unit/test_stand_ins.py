@@ -8,15 +8,12 @@ import json
 import re
 import sys
 import unittest
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from lightning_disttest.engine import examples, exceptions
-from lightning_disttest.engine.exceptions import describe_chain, find_class, stand_in
 from lightning_disttest.engine.messages import ReportMade, decode, encode
-from lightning_disttest.engine.pytest_in_rank import Recorder
+from lightning_disttest.engine.stand_ins import describe_chain, find_class, stand_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -281,12 +278,12 @@ def test_what_would_end_this_process_does_not_come_back_as_itself(error: BaseExc
 
 def test_text_that_can_not_be_had_is_said_to_be() -> None:
     """A ``__str__`` that raises on the rank is not called again here."""
-    assert describe_chain(raised(NoText())) == [(f"{HERE}:NoText", "<text not to be had: RuntimeError>")]
+    assert describe_chain(raised(NoText())) == [(f"{HERE}:NoText", "<text unavailable: RuntimeError>")]
 
     found = carried(raised(NoText()))
 
     assert isinstance(found, NoText)
-    assert str(found) == "<text not to be had: RuntimeError>"
+    assert str(found) == "<text unavailable: RuntimeError>"
 
 
 def test_stand_in_can_be_used_like_a_caught_exception() -> None:
@@ -423,56 +420,3 @@ def test_class_is_found_by_name(name: str, base: type[Any], found: type[Any] | N
 
     assert find_class(name, base) is found
     assert set(sys.modules) == before
-
-
-# On the rank.
-
-
-def report_with(call: pytest.CallInfo[None], report: pytest.TestReport, note: str = "") -> pytest.TestReport:
-    """Return the report of a phase as a rank sends it; ``note`` is that of a Hypothesis test."""
-    outbox: Any = None
-    config: Any = None
-    item: Any = SimpleNamespace(stash=pytest.Stash())
-    if note:
-        item.stash[examples.NOTE] = note
-    hook = Recorder(config, outbox).pytest_runtest_makereport(item, call)
-    next(hook)
-    with pytest.raises(StopIteration) as stopped:
-        hook.send(report)
-    sent: pytest.TestReport = stopped.value.value
-    return sent
-
-
-def fail() -> None:
-    """Fail as a test does."""
-    raise ManyArguments(3, place="here")
-
-
-@pytest.mark.parametrize("outcome", ["failed", "skipped", "passed"])
-def test_rank_describes_the_exception_of_a_failed_phase(outcome: str) -> None:
-    """A failed report has the exception with it, one that failed as expected or passed has none."""
-    call = pytest.CallInfo.from_call(fail if outcome != "passed" else lambda: None, "call")
-    report: Any = pytest.TestReport("t", ("", None, ""), {}, "passed", None, "call")
-    report.outcome = outcome
-
-    sent = report_with(call, report, "the seed")
-
-    assert sent is report
-    expected = [(f"{HERE}:ManyArguments", "code 3 at here")] if outcome == "failed" else None
-    assert getattr(sent, exceptions.ATTRIBUTE, None) == expected
-    assert sent.sections == ([("Hypothesis", "the seed")] if outcome == "failed" else [])
-
-
-def test_rank_says_nothing_of_examples_that_a_test_has_not() -> None:
-    """Only a Hypothesis test has a section of its own."""
-    report = pytest.TestReport("t", ("", None, ""), {}, "failed", "text", "call")
-
-    assert report_with(pytest.CallInfo.from_call(fail, "call"), report).sections == []
-
-
-def test_rank_has_nothing_to_describe_of_a_failure_without_an_exception() -> None:
-    """A strict xpass fails a body that raised nothing."""
-    call = pytest.CallInfo.from_call(lambda: None, "call")
-    report = pytest.TestReport("t", ("", None, ""), {}, "failed", "[XPASS(strict)] known", "call")
-
-    assert not hasattr(report_with(call, report), exceptions.ATTRIBUTE)
