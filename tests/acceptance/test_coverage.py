@@ -189,6 +189,15 @@ def with_cov(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
+def with_xdist(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of such a run on two workers; the tests of one file share a worker, and with it a world."""
+    folder = tmp_path_factory.mktemp("xdist")
+    write_tests(folder, PACKAGE | WITH_LAUNCHED)
+    run = run_pytest(folder, *COV, "-n", "2", "--dist", "loadfile", plugins=["pytest_cov"])
+    return _keep(folder, run.output, 7)
+
+
+@pytest.fixture(scope="module")
 def with_coverage_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the folder of such a run under ``coverage run``, without the test that takes Lightning."""
     folder = tmp_path_factory.mktemp("coverage")
@@ -196,12 +205,13 @@ def with_coverage_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return _keep(folder, _run_under_coverage(folder), 6)
 
 
-every_run = pytest.mark.parametrize("way", ["with_cov", "with_coverage_run"])
+every_run = pytest.mark.parametrize("way", ["with_cov", "with_xdist", "with_coverage_run"])
 
 
 @pytest.mark.parametrize(
     ("way", "kind"),
-    [("with_cov", kind) for kind in TESTS] + [("with_coverage_run", kind) for kind in TESTS if kind != "launched"],
+    [(way, kind) for way in ("with_cov", "with_xdist") for kind in TESTS]
+    + [("with_coverage_run", kind) for kind in TESTS if kind != "launched"],
 )
 def test_ranks_are_measured_like_calls(
     request: pytest.FixtureRequest, called: dict[str, dict[str, Any]], way: str, kind: str
