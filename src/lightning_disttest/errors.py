@@ -32,6 +32,17 @@ class InvalidSetting(UsageFault):
         super().__init__(f"lightning_disttest: {source} gives {name} the value {value!r}; legal is {legal}")
 
 
+class MarkTooLate(DisttestError):
+    """Raised for a test that got a mark while it was running, by ``request.applymarker`` in a fixture."""
+
+    def __init__(self, nodeid: str, mark: str) -> None:
+        super().__init__(
+            f"{nodeid} got the mark {mark} from a fixture, while it was running in the pytest process already. Marks "
+            "that say where a test runs must be there when collection ends: on the test, its class or module, or "
+            "added in pytest_collection_modifyitems."
+        )
+
+
 class RequirementMissing(DisttestError):
     """Raised for a test that would be skipped for lack of something that must not be missing in this run.
 

@@ -11,7 +11,7 @@ import pytest
 from lightning_disttest import hookspecs
 from lightning_disttest.engine import guard
 from lightning_disttest.engine.context import current_rank
-from lightning_disttest.errors import ConditionUnclear, InvalidMarks, RequirementMissing, UsageFault
+from lightning_disttest.errors import ConditionUnclear, InvalidMarks, MarkTooLate, RequirementMissing, UsageFault
 from lightning_disttest.selection import filters, marks, nothing_ran, requirements
 from lightning_disttest.settings import SETTINGS, add_options, find_option, resolve
 from lightning_disttest.strategies import launchers
@@ -137,6 +137,13 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         pytest_bridge.skip_item(lack)
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_call(item: pytest.Item) -> None:
+    """Fail a test that a fixture has marked: it runs here already, and the mark would be ignored."""
+    if current_rank() is None and (late := marks.late_mark(item)) is not None:
+        pytest.fail(str(MarkTooLate(item.nodeid, late)), pytrace=False)
+
+
 def pytest_report_collectionfinish(config: pytest.Config, items: list[pytest.Item]) -> list[str]:
     """Say how many tests run on ranks."""
     return filters.summarize(items) if config.stash.get(_PLANNED, 0) else []
@@ -149,6 +156,7 @@ def pytest_runtestloop(session: pytest.Session) -> Generator[None, object, objec
     trylast makes this the innermost wrapper, so that ranks are forked with what others set up around the loop, such
     as the handlers of --log-file.
     """
+    _plan_latecomers(session)
     if not _needs_ranks(session):
         guard.release_torch()
         return (yield)
@@ -219,6 +227,14 @@ class _RefuseAll:
     def pytest_runtest_setup(self) -> None:
         """Fail the test before anything of it runs."""
         pytest.fail(str(self._fault), pytrace=False)
+
+
+def _plan_latecomers(session: pytest.Session) -> None:
+    """Plan tests that got their marks after this plugin's turn in the collection, from hooks that come later."""
+    try:
+        session.config.stash[_PLANNED] = marks.plan_items(session.items)
+    except InvalidMarks as fault:
+        _refuse(session.config, fault)
 
 
 def _needs_ranks(session: pytest.Session) -> bool:

@@ -123,18 +123,36 @@ class Controller:
         """
         report = yield
         outcome = item.stash.get(_OUTCOME, None)
-        if outcome is None or call.excinfo is not None:
+        if outcome is None:
             return report
+        if report.when == "teardown":
+            del item.stash[_OUTCOME]  # items live as long as the session; what the ranks sent need not
+        if call.excinfo is None:
+            self._put_in(report, call, item, outcome, outcome.verdicts.get(str(report.when), PhaseVerdict("passed")))
+        elif (verdict := _hidden_failure(outcome, str(report.when))) is not None:
+            raised = report.longrepr
+            self._put_in(report, call, item, outcome, verdict)
+            text = raised[2] if isinstance(raised, tuple) else str(raised)
+            report.sections.append((f"Raised in {report.when} by a hook in the pytest process", text))
+        return report
+
+    def _put_in(
+        self,
+        report: pytest.TestReport,
+        call: pytest.CallInfo[None],
+        item: pytest.Item,
+        outcome: _Outcome,
+        verdict: PhaseVerdict,
+    ) -> None:
         pytest_bridge.forget_xfail(item)
-        verdict = outcome.verdicts.get(str(report.when), PhaseVerdict("passed"))
         apply_verdict(report, verdict, outcome.stories, outcome.frame)
         merge_attributes(report, outcome.stories)
         report.user_properties = outcome.properties
-        if verdict.outcome == "failed" and not self._config.option.usepdb:  # it has no frames to debug
-            call.excinfo = stand_ins.stand_in(_exceptions_of(verdict, report))
-        if report.when == "teardown":
-            del item.stash[_OUTCOME]  # items live as long as the session; what the ranks sent need not
-        return report
+        if verdict.outcome != "failed":
+            return
+        # With --pdb there is none, as it has no frames to debug; but what a hook raised must not speak for the ranks.
+        debugged = self._config.option.usepdb and call.excinfo is None
+        call.excinfo = None if debugged else stand_ins.stand_in(_exceptions_of(verdict, report))
 
     @pytest.hookimpl(optionalhook=True, tryfirst=True)
     def pytest_timeout_set_timer(self, item: pytest.Item) -> bool | None:
@@ -284,6 +302,13 @@ class Controller:
             when="teardown",
         )
         pytest_bridge.log_report(item, report)
+
+
+def _hidden_failure(outcome: _Outcome, when: str) -> PhaseVerdict | None:
+    """Return the failure of ranks that an exception of a hook would hide: after setup there will be no call."""
+    phases = ("setup", "call") if when == "setup" else (when,)
+    verdicts = [outcome.verdicts[phase] for phase in phases if phase in outcome.verdicts]
+    return next((verdict for verdict in verdicts if verdict.outcome == "failed"), None)
 
 
 def _exceptions_of(verdict: PhaseVerdict, report: pytest.TestReport) -> list[stand_ins.Description]:

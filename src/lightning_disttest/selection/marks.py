@@ -125,6 +125,13 @@ def is_marked(item: pytest.Item) -> bool:
     return item.stash.get(_MARKED, False)
 
 
+def late_mark(item: pytest.Item) -> str | None:
+    """Return the name of a mark that says where to run and came when the item was running already."""
+    if is_marked(item):
+        return None
+    return next((mark.name for mark in item.own_markers if mark.name in _PLACES), None)
+
+
 def parametrize_world_size(metafunc: pytest.Metafunc) -> None:
     """Run a test whose mark has a list of world sizes once per size, with ids like ``[world_size=2]``."""
     keywords = metafunc.definition.keywords  # asked of every test of every suite, so it has to be quick
