@@ -21,6 +21,12 @@ TEXTS: list[tuple[errors.DisttestError, str]] = [
         "legal is a number",
     ),
     (
+        errors.MarkTooLate("t.py::a", "distributed"),
+        "t.py::a got the mark distributed from a fixture, while it was running in the pytest process already. Marks "
+        "that say where a test runs must be there when collection ends: on the test, its class or module, or added in "
+        "pytest_collection_modifyitems.",
+    ),
+    (
         errors.RequirementMissing("t.py::a", "needs 2 GPUs, 0 found", "--tpu (its ways)"),
         "t.py::a cannot run here: needs 2 GPUs, 0 found. It is not skipped because of --tpu (its ways).",
     ),
