@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from lightning_disttest.reporting.merge import Frame
 from lightning_disttest.reporting.stories import Fate, RankStory
+from tests.harness import plugins_off
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -139,3 +141,11 @@ def _represent(error: BaseException) -> Any:
     if getattr(error, "raised_in", None) == TORCH_FILE:
         longrepr.reprcrash.path = TORCH_FILE
     return longrepr
+
+
+@pytest.fixture(autouse=True)
+def few_plugins(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep plugins that change or warn of things out of the runs that ``pytester`` makes in this process."""
+    if "pytester" in request.fixturenames:
+        request.getfixturevalue("pytester")  # it clears the variable
+        monkeypatch.setenv("PYTEST_ADDOPTS", shlex.join(plugins_off()))
