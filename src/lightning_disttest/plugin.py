@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from lightning_disttest.strategies.trainer import TrainerFactory
     from lightning_disttest.world import World
 
+_REFUSAL = "disttest-refuse-all"
 _PLANNED = pytest.StashKey[int]()
 _WATCH = pytest.StashKey[guard.CollectionWatch]()
 # Lightning's RunIf reads the first when it decorates a test, and copies of Lightning's conftest read all three.
@@ -262,7 +263,8 @@ def _refuse(config: pytest.Config, fault: UsageFault) -> None:
     """End the run with a usage error; in a worker of pytest-xdist, which would be replaced for ever, fail all tests."""
     if not hasattr(config, "workerinput"):
         raise pytest.UsageError(str(fault)) from None
-    config.pluginmanager.register(_RefuseAll(fault), "disttest-refuse-all")
+    if not config.pluginmanager.has_plugin(_REFUSAL):
+        config.pluginmanager.register(_RefuseAll(fault), _REFUSAL)
 
 
 @contextlib.contextmanager

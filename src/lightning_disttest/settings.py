@@ -62,7 +62,7 @@ OPTIONS = (
         "switch",
         False,
         "Run only tests that need CUDA GPUs (distributed with device='cuda', multigpu_static, multigpu_dynamic or "
-        "RunIf(min_cuda_gpus=n)). Together with --standalone it selects nothing by itself, as in Lightning.",
+        "RunIf(min_cuda_gpus=n)). With --standalone it is ignored, as in Lightning.",
     ),
     Option(
         "--tpu",

@@ -12,6 +12,7 @@ MARKS = {
     "distributed(0)": "world_size must be a whole number of 1 or more, not 0",
     "distributed('2')": "world_size must be a whole number of 1 or more, not '2'",
     "distributed(2.0)": "world_size must be a whole number of 1 or more, not 2.0",
+    "distributed(1_000_000)": "world_size 1000000 is more than the 1024 ranks that one machine is asked for",
     "distributed()": "world_size is missing",
     "distributed([])": "the list of world sizes is empty",
     "distributed(2, world=3)": "unknown keyword 'world'",

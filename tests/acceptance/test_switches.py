@@ -27,7 +27,7 @@ SOURCE = """
 """
 
 
-@pytest.mark.parametrize("plugin", ["capture", "logging"])
+@pytest.mark.parametrize("plugin", ["capture", "logging", "debugging"])
 def test_plugin_that_is_switched_off_changes_no_outcome(run_once: RunOnce, plugin: str) -> None:
     """Without a plugin of pytest that ranks reach into, every test has its outcome."""
     run = run_once({"test_some.py": SOURCE}, "-p", f"no:{plugin}")

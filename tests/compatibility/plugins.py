@@ -273,6 +273,7 @@ _PROPERTIES = """
     import json
     import pytest
     from hypothesis import given, settings, strategies as st
+    from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_as_test
     from test_common import MARKS, every_kind
 
     DRAWN = []
@@ -293,6 +294,23 @@ _PROPERTIES = """
             with open(pytestconfig.rootpath / f"drawn-{kind}", "a") as file:
                 file.write(json.dumps(numbers) + "\\n")
 
+    class Machine(RuleBasedStateMachine):
+        drawn = []
+
+        @rule(number=st.integers())
+        def step(self, number): self.drawn.append(number)
+
+    @every_kind
+    def test_machine_and_function_inside(kind, world):
+        @settings(max_examples=10)
+        @given(number=st.integers())
+        def draw(number): Machine.drawn.append(number)
+
+        draw()
+        run_state_machine_as_test(Machine, settings=settings(max_examples=5, stateful_step_count=5))
+        world.record("drawn", Machine.drawn)
+        assert Machine.drawn
+
     @every_kind
     @settings(max_examples=200)
     @given(number=st.integers())
@@ -303,6 +321,7 @@ _PROPERTIES = """
 
 def _draws_the_same_examples(run: Run) -> None:
     assert {run.outcome(f"test_draws[{kind}]") for kind in KINDS} == {"passed"}, run.output
+    assert {run.outcome(f"test_machine_and_function_inside[{kind}]") for kind in KINDS} == {"passed"}, run.output
     for kind in KINDS:
         assert run.outcome(f"test_property[{kind}]") == "failed"
         text = run.text(f"test_property[{kind}]")

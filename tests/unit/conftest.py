@@ -80,9 +80,15 @@ class Make:
         """Return the story of a rank that was still in ``phase`` at the time limit."""
         return self.story(rank, *reports, fate=Fate.TIMED_OUT, phase=phase, end_arrival=at, **more)
 
-    def frame(self, world_size: int = 2, rank_output: RankOutput = "failed", is_fresh_process: bool = False) -> Frame:
+    def frame(
+        self,
+        world_size: int = 2,
+        rank_output: RankOutput = "failed",
+        is_fresh_process: bool = False,
+        seconds: float = 0.0,
+    ) -> Frame:
         """Return what the reports of one test have in common."""
-        return Frame("test_it.py", 7, world_size, is_fresh_process, 300.0, 0.5, rank_output)
+        return Frame("test_it.py", 7, world_size, is_fresh_process, 300.0, 0.5, seconds, rank_output)
 
     def subreport(self, msg: str, outcome: str = "passed", longrepr: Any = None) -> pytest.TestReport:
         """Return the report of a subtest; what tells it from others is its ``context``."""

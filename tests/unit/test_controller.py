@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -12,6 +13,8 @@ from lightning_disttest.reporting.stories import EXCEPTIONS
 from lightning_disttest.reporting.verdict import PhaseVerdict, judge
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tests.unit.conftest import Make
 
 
@@ -74,3 +77,36 @@ def test_plugins_see_a_failure_without_an_exception_by_its_summary_line(
 
     assert isinstance(found, RanksFailed)
     assert str(found) == "the line"
+
+
+@pytest.mark.parametrize(
+    ("options", "raised_here", "seen"),
+    [
+        ({"usepdb": False}, False, True),
+        ({"usepdb": True}, False, False),
+        ({"usepdb": True}, True, True),
+        ({}, False, True),
+        ({}, True, True),
+    ],
+    ids=["plain", "--pdb", "--pdb, a hook raised", "-p no:debugging", "-p no:debugging, a hook raised"],
+)
+def test_plugins_see_the_exception_whether_there_is_a_debugger_or_not(
+    make: Make,
+    make_item: Callable[..., pytest.Item],
+    options: dict[str, bool],
+    raised_here: bool,
+    seen: bool,
+) -> None:
+    """Without pytest's debugging plugin there is no option ``usepdb`` at all; with ``--pdb`` there are no frames."""
+    stories = [make.story(0, make.report("setup"), described(make, "call", KeyError("a")), make.report("teardown"))]
+    verdict = judge(stories)["call"]
+    outcome = controller._Outcome({"call": verdict}, stories, make.frame(1), [])
+    call: Any = SimpleNamespace(excinfo=SimpleNamespace(value=OSError("of a hook")) if raised_here else None)
+    it: Any = SimpleNamespace(_config=SimpleNamespace(option=SimpleNamespace(**options)))
+    report = make.report("call")
+
+    controller.Controller._put_in(it, report, call, make_item("test_it"), outcome, verdict)
+
+    assert report.failed
+    assert (call.excinfo is not None) == seen
+    assert not seen or isinstance(call.excinfo.value, KeyError)

@@ -9,6 +9,7 @@ import pytest
 import torch.distributed  # noqa: F401  pytester forgets what a test imports, and torch stands one import only
 
 from lightning_disttest.selection import filters, marks
+from lightning_disttest.settings import find_option
 from tests.unit.test_settings import DEFAULTS
 
 if TYPE_CHECKING:
@@ -205,6 +206,7 @@ def test_standalone_makes_cuda_only_say_nothing(more: list[str]) -> None:
     fields = filters.selecting(switched_on("standalone", "cuda_only", *more))
 
     assert fields == ["standalone", *more]
+    assert "With --standalone it is ignored, as in Lightning." in find_option("cuda_only").help
 
 
 @pytest.mark.parametrize(

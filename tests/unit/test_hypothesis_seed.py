@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,15 @@ if TYPE_CHECKING:
 
 hypothesis = pytest.importorskip("hypothesis")
 strategies = pytest.importorskip("hypothesis.strategies")
+stateful = pytest.importorskip("hypothesis.stateful")
+core = pytest.importorskip("hypothesis.core")
+SETTINGS: dict[str, Any] = {"max_examples": 20, "derandomize": False, "database": None}
+
+
+@pytest.fixture(autouse=True)
+def no_seed_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Begin without a seed for all of Hypothesis, and leave none to other tests."""
+    monkeypatch.setattr(core, "global_force_seed", None)
 
 
 class FakeItem:
@@ -39,7 +49,7 @@ def make_test(*decorators: Callable[[Any], Any], **settings: Any) -> tuple[Any, 
         drawn.append(number)
 
     made = hypothesis.given(number=strategies.integers())(test)
-    made = hypothesis.settings(**{"max_examples": 20, "derandomize": False, "database": None} | settings)(made)
+    made = hypothesis.settings(**SETTINGS | settings)(made)
     for decorator in decorators:
         made = decorator(made)
     return made, drawn
@@ -171,6 +181,73 @@ def test_other_tests_are_left_alone(function: Callable[[], None] | None) -> None
 
     assert item.note is None
     assert not vars(function or SimpleNamespace())
+
+
+# Without a function of Hypothesis as the test: what is drawn inside it.
+
+
+def drawn_inside(seed: int, option: str | None = None) -> list[int]:
+    """Return the examples that one rank draws by a function of Hypothesis inside a plain test."""
+    inner, drawn = make_test()
+    item: Any = FakeItem(plain_test, option)
+    share_examples(item, seed)
+    inner()
+    return drawn
+
+
+def drawn_by_machine(seed: int, option: str | None = None) -> list[int]:
+    """Return what one rank draws for the steps of a state machine, whose test is a method of unittest."""
+    drawn: list[int] = []
+
+    def step(self: object, number: int) -> None:
+        drawn.append(number)
+
+    rule = stateful.rule(number=strategies.integers())(step)
+    machine: Any = type("Machine", (stateful.RuleBasedStateMachine,), {"step": rule})
+    case = machine.TestCase
+    case.settings = hypothesis.settings(**SETTINGS, stateful_step_count=5)
+    item: Any = FakeItem(case.runTest, option)
+    share_examples(item, seed)
+    case("runTest").runTest()
+    return drawn
+
+
+every_draw = pytest.mark.parametrize("draw", [drawn_inside, drawn_by_machine])
+
+
+@every_draw
+def test_what_is_drawn_inside_a_test_is_the_same_on_ranks(draw: Callable[..., list[int]]) -> None:
+    """The seed that ranks share decides for state machines and inner functions, too, and it is new for each test."""
+    first, other, second = draw(5), draw(6), draw(5)
+
+    assert first == second
+    assert len(first) >= 20
+    assert other != first
+
+
+@every_draw
+def test_seed_of_the_command_line_decides_inside_a_test(
+    draw: Callable[..., list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With ``--hypothesis-seed`` Hypothesis has set the user's seed already, and it is kept."""
+    monkeypatch.setattr(core, "global_force_seed", 7)
+
+    first, second = draw(5, "7"), draw(6, "7")
+
+    assert core.global_force_seed == 7
+    assert first == second
+    assert first != draw(5)
+
+
+def test_hypothesis_is_not_imported_for_a_test_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run that has not imported it does not wait for it."""
+    monkeypatch.delitem(sys.modules, "hypothesis.core")
+    item: Any = FakeItem(plain_test)
+
+    share_examples(item, 5)
+
+    assert "hypothesis.core" not in sys.modules
+    assert core.global_force_seed is None
 
 
 def test_item_that_has_no_function_is_left_alone(request: pytest.FixtureRequest) -> None:

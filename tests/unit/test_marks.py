@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     MakeItem = Callable[..., pytest.Item]
 
+TOO_MANY = "is more than the 1024 ranks that one machine is asked for"
 NOTHING_ELSE = "it takes world_size and nothing else:"
 TPU = "it takes no arguments; tests on the ranks of a slice are not there yet"
 DISTRIBUTED = 'distributed(world_size, *, static=True, device="cpu", backend=None, timeout=None)'
@@ -30,6 +31,7 @@ GOOD_MARKS = [
     (mark.distributed(2), Plan("static", 2, "cpu", "gloo", None)),
     (mark.distributed(world_size=3), Plan("static", 3, "cpu", "gloo", None)),
     (mark.distributed(1), Plan("static", 1, "cpu", "gloo", None)),
+    (mark.distributed(1024), Plan("static", 1024, "cpu", "gloo", None)),
     (mark.distributed(2, static=False), Plan("dynamic", 2, "cpu", "gloo", None)),
     (mark.distributed(2, device="cuda"), Plan("static", 2, "cuda", "nccl", None)),
     (mark.distributed(2, device="cuda", backend="gloo"), Plan("static", 2, "cuda", "gloo", None)),
@@ -61,6 +63,7 @@ BAD_MARKS = [
     (mark.distributed(2.0), "mark distributed: world_size must be a whole number of 1 or more, not 2.0"),
     (mark.distributed(True), "mark distributed: world_size must be a whole number of 1 or more, not True"),
     (mark.distributed("2"), "mark distributed: world_size must be a whole number of 1 or more, not '2'"),
+    (mark.distributed(1025), f"mark distributed: world_size 1025 {TOO_MANY}"),
     (mark.distributed([]), "mark distributed: the list of world sizes is empty"),
     (mark.distributed(2, sice=3), f"mark distributed: unknown keyword 'sice'; it takes {DISTRIBUTED}"),
     (mark.distributed(2, True), f"mark distributed: more than one positional argument; it takes {DISTRIBUTED}"),
@@ -104,15 +107,19 @@ BAD_MARKS = [
     (mark.tpu(world_size=4), f"mark tpu: {TPU}"),
 ]
 
-# Each mark that says where a test runs, ours and RunIf's.
-PLACES: dict[str, tuple[str, pytest.MarkDecorator]] = {
-    "distributed": ("distributed", mark.distributed(2)),
-    "standalone": ("standalone", mark.standalone),
-    "tpu": ("tpu", mark.tpu),
-    "multigpu_static": ("multigpu_static", mark.multigpu_static(3)),
-    "multigpu_dynamic": ("multigpu_dynamic", mark.multigpu_dynamic(3)),
-    "RunIf(standalone=True)": ("standalone", skip_unless(False, reason="", standalone=True)),
-    "RunIf(tpu=True)": ("tpu", skip_unless(False, reason="", tpu=True)),
+# Each mark that says where a test runs, ours and RunIf's: the place, and what it is called in a contradiction.
+PLACES: dict[str, tuple[str, str, pytest.MarkDecorator]] = {
+    "distributed": ("distributed", "distributed", mark.distributed(2)),
+    "standalone": ("standalone", "standalone", mark.standalone),
+    "tpu": ("tpu", "tpu", mark.tpu),
+    "multigpu_static": ("multigpu_static", "multigpu_static", mark.multigpu_static(3)),
+    "multigpu_dynamic": ("multigpu_dynamic", "multigpu_dynamic", mark.multigpu_dynamic(3)),
+    "RunIf(standalone=True)": (
+        "standalone",
+        "standalone (by RunIf)",
+        skip_unless(False, reason="", standalone=True),
+    ),
+    "RunIf(tpu=True)": ("tpu", "tpu (by RunIf)", skip_unless(False, reason="", tpu=True)),
 }
 MAY_BE_TOGETHER = {"standalone", "tpu"}
 KEEP_ONE = (
@@ -200,7 +207,7 @@ def test_each_backend_of_several_has_to_be_built_in(make_item: MakeItem, name: s
 
 def marked_twice(make_item: MakeItem, first: str, second: str) -> pytest.Item:
     """Return an item with two of the marks that say where it runs, as it is when the marks are checked."""
-    item = make_item("test_it", PLACES[first][1], PLACES[second][1])
+    item = make_item("test_it", PLACES[first][2], PLACES[second][2])
     marks.translate_aliases([item])
     return item
 
@@ -212,10 +219,18 @@ def marked_twice(make_item: MakeItem, first: str, second: str) -> pytest.Item:
 def test_places_exclude_each_other(make_item: MakeItem, first: str, second: str) -> None:
     """A test can not run in two places, whoever made the marks, and in whatever order they stand."""
     item = marked_twice(make_item, first, second)
-    one, other = sorted(PLACES[name][0] for name in (first, second))
+    one, other = (called for _, called in sorted(PLACES[name][:2] for name in (first, second)))
 
     assert problem_of([item]).endswith(f"::test_it: it is marked both {one} and {other}; {KEEP_ONE}")
     assert marks.plan_of(item) is None
+
+
+@pytest.mark.parametrize("given", [*itertools.permutations(["distributed", "standalone", "RunIf(standalone=True)"])])
+def test_mark_is_named_before_the_condition_that_asks_for_the_same(make_item: MakeItem, given: tuple[str, ...]) -> None:
+    """A test that asks twice for one place is told of the mark, which is easier to find."""
+    item = make_item("test_it", *(PLACES[name][2] for name in given))
+
+    assert "::test_it: it is marked both distributed and standalone; keep one" in problem_of([item])
 
 
 @pytest.mark.parametrize(
@@ -327,6 +342,7 @@ def test_alias_without_a_size_takes_all_gpus(
     [
         (mark.multigpu_static(0), "multigpu_static: world_size must be a whole number of 1 or more, not 0"),
         (mark.multigpu_dynamic("2"), "multigpu_dynamic: world_size must be a whole number of 1 or more, not '2'"),
+        (mark.multigpu_static(20000), f"multigpu_static: world_size 20000 {TOO_MANY}"),
         (mark.multigpu_dynamic([]), "multigpu_dynamic: the list of world sizes is empty"),
         (mark.multigpu_static(2, world_size=2), "multigpu_static: world_size is given twice, by position and by name"),
         (mark.multigpu_static(2, 3), f"multigpu_static: {NOTHING_ELSE} multigpu_static(world_size=None)"),
@@ -539,6 +555,7 @@ def test_list_of_sizes_gives_the_test_its_size(pytester: pytest.Pytester) -> Non
     [
         ("[2, 0]", "mark distributed: world_size must be a whole number of 1 or more, not 0"),
         ("[2, 'two']", "mark distributed: world_size must be a whole number of 1 or more, not 'two'"),
+        ("[2, 1025]", f"mark distributed: world_size 1025 {TOO_MANY}"),
         ("[]", "mark distributed: the list of world sizes is empty"),
     ],
 )

@@ -192,6 +192,8 @@ class FakeMeasurement:
 
     def __init__(self) -> None:
         self.updates = 0
+        self.contexts: list[str | None] = []
+        self._current_context = "own"
 
     def get_data(self) -> Any:
         """Return itself as the data."""
@@ -200,6 +202,10 @@ class FakeMeasurement:
     def update(self, _: object) -> None:
         """Note that there was something to take over."""
         self.updates += 1
+
+    def set_context(self, name: str | None) -> None:
+        """Note the name of a context."""
+        self.contexts.append(name)
 
 
 def test_warning_names_the_file_and_its_problem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -220,6 +226,18 @@ def test_warning_names_the_file_and_its_problem(tmp_path: Path, monkeypatch: pyt
     ]
     assert list(tmp_path.iterdir()) == []
     assert total.updates == 0
+
+
+def test_data_of_each_process_are_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two workers of pytest-xdist name contexts that no other has, and then go on with the ones they had."""
+    totals = [FakeMeasurement(), FakeMeasurement()]
+    for total in totals:
+        monkeypatch.setattr(measuring, "_current", lambda total=total: total)
+        measuring.take_over(tmp_path)
+
+    (first, *after), (second, *_) = (total.contexts for total in totals)
+    assert first != second
+    assert after == ["own"]
 
 
 def test_warning_that_is_an_error_comes_after_the_other_files(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from lightning_disttest.reporting import merge
-from lightning_disttest.reporting.stories import trim_stacks
+from lightning_disttest.reporting.stories import PHASES, Fate, trim_stacks
 from lightning_disttest.reporting.verdict import PhaseVerdict, add_problems, judge
 from tests.unit.conftest import raised_in_torch
 
@@ -402,16 +402,68 @@ def test_crash_line_of_a_text_is_its_first_line(make: Make) -> None:
 # What else a report carries.
 
 
-def test_passed_report_has_the_longest_duration(make: Make) -> None:
-    """The duration of a phase is that of the slowest rank."""
-    calls = [make.report("call", duration=seconds) for seconds in (1.0, 3.0)]
-    stories = [make.story(rank, make.report("setup"), call, make.report("teardown")) for rank, call in enumerate(calls)]
-
-    report = merged(make, stories)
+def test_passed_report_has_no_text(make: Make) -> None:
+    """A phase that all ranks passed looks like that of a plain test."""
+    report = merged(make, [make.story(rank, *make.passed()) for rank in range(2)])
 
     assert report.outcome == "passed"
     assert report.longrepr is None
-    assert report.duration == 3.0
+
+
+# In a test of 10 seconds: how each rank left, and how long the phases took that it reported.
+SETUP, SETUP_LONGER = {"setup": 1.0}, {"setup": 2.0}
+ALL: dict[str, float] = {"setup": 1.0, "call": 3.0, "teardown": 0.5}
+DURATIONS: dict[str, tuple[list[tuple[Fate, str, dict[str, float]]], tuple[float, float, float]]] = {
+    "all finished": (
+        [(Fate.FINISHED, "exit", ALL), (Fate.FINISHED, "exit", {"setup": 0.5, "call": 4.0, "teardown": 0.25})],
+        (1.0, 4.0, 0.5),
+    ),
+    "hang in setup": ([(Fate.FINISHED, "exit", ALL), (Fate.TIMED_OUT, "setup", {})], (10.0, 3.0, 0.5)),
+    "hang in call": ([(Fate.TIMED_OUT, "call", SETUP), (Fate.TIMED_OUT, "call", SETUP_LONGER)], (2.0, 8.0, 0.0)),
+    "hang in call without a report": ([(Fate.TIMED_OUT, "call", {})] * 2, (0.0, 10.0, 0.0)),
+    "hang in call of one rank": ([(Fate.FINISHED, "exit", ALL), (Fate.TIMED_OUT, "call", SETUP)], (1.0, 9.0, 0.5)),
+    "hang in call after a longer setup of another": (
+        [(Fate.FINISHED, "exit", {"setup": 0.5, "call": 9.0, "teardown": 0.5}), (Fate.TIMED_OUT, "call", SETUP_LONGER)],
+        (2.0, 9.0, 0.5),
+    ),
+    "hang in teardown": (
+        [(Fate.FINISHED, "exit", ALL), (Fate.TIMED_OUT, "teardown", {"setup": 2.0, "call": 1.0})],
+        (2.0, 3.0, 5.0),
+    ),
+    "death in call": ([(Fate.FINISHED, "exit", ALL), (Fate.DIED, "call", SETUP_LONGER)], (2.0, 3.0, 0.5)),
+    "death in call, nobody reported": ([(Fate.DIED, "call", SETUP), (Fate.WAITED, "call", SETUP)], (1.0, 9.0, 0.0)),
+    "wait in call": ([(Fate.FINISHED, "exit", ALL), (Fate.WAITED, "call", SETUP)], (1.0, 3.0, 0.5)),
+    "hang in call beside a death": (
+        [(Fate.FINISHED, "exit", ALL), (Fate.DIED, "call", SETUP), (Fate.TIMED_OUT, "call", SETUP)],
+        (1.0, 9.0, 0.5),
+    ),
+}
+
+
+@pytest.mark.parametrize(("ranks", "expected"), DURATIONS.values(), ids=DURATIONS)
+def test_duration_of_a_phase(
+    make: Make, ranks: list[tuple[Fate, str, dict[str, float]]], expected: tuple[float, float, float]
+) -> None:
+    """It is that of the slowest rank; a phase that did not end has the rest, and the controller's own time no say."""
+    stories = []
+    for rank, (fate, phase, seconds) in enumerate(ranks):
+        reports = [make.report(when, duration=duration) for when, duration in seconds.items()]
+        stories.append(make.story(rank, *reports, fate=fate, phase=phase))
+    merged_reports = [make.report(when, duration=50.0) for when in PHASES]
+
+    for report in merged_reports:
+        merge.apply_verdict(report, PhaseVerdict("passed"), stories, make.frame(len(stories), seconds=10.0))
+
+    assert tuple(report.duration for report in merged_reports) == expected
+
+
+def test_duration_of_a_subtest_is_not_that_of_its_test(make: Make) -> None:
+    """A rank that reported a subtest before it died has not reported the body."""
+    sub = make.subreport("a")
+    sub.duration = 4.0
+    story = make.died(0, "call", make.report("setup", duration=1.0), sub)
+
+    assert merged(make, [story], frame=make.frame(1, seconds=10.0)).duration == 9.0
 
 
 def test_skipped_report_has_the_reason(make: Make) -> None:

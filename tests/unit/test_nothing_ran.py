@@ -42,10 +42,11 @@ def end_run(watch: NothingRan, status: int, session: FakeSession | None = None) 
     return ended.exitstatus, written
 
 
-def line_of(*fields: str) -> str:
+def line_of(*fields: str, skipped: int = 0) -> str:
     """Return the line that says that nothing ran, with all ways to set these switches."""
+    kept = f"tests kept: {skipped}, all skipped" if skipped else "no test was kept"
     kept_by = " and ".join(WAYS[field] for field in fields)
-    return f"disttest: nothing ran: no test kept by {kept_by} was executed, so this run proves nothing"
+    return f"disttest: nothing ran with {kept_by}: {kept}, so this run proves nothing"
 
 
 def watch_reports(*reports: pytest.TestReport) -> NothingRan:
@@ -83,7 +84,20 @@ def test_what_counts_as_executed(make: Make, when: str, outcome: str, more: dict
     """A body that ran counts, however it ended, and any error; a skip does not, nor do the phases around it."""
     status, written = end_run(watch_reports(make.report(when, outcome, **more)), pytest.ExitCode.OK)
 
-    assert (status, written) == ((-1, []) if executed else (pytest.ExitCode.TESTS_FAILED, [line_of("standalone")]))
+    red = (pytest.ExitCode.TESTS_FAILED, [line_of("standalone", skipped=1)])
+    assert (status, written) == ((-1, []) if executed else red)
+
+
+def test_skipped_tests_are_counted(make: Make) -> None:
+    """Each test counts once, however many reports it has: "no test" would send the reader after a wrong selection."""
+    reports = []
+    for name in ("a", "b", "c"):
+        phases = [make.skipped("setup", "no"), make.report("teardown")]
+        for report in phases:
+            report.nodeid = f"test_it.py::test_{name}"
+        reports += phases
+
+    assert end_run(watch_reports(*reports), pytest.ExitCode.OK)[1] == [line_of("standalone", skipped=3)]
 
 
 def test_one_executed_test_is_enough(make: Make) -> None:

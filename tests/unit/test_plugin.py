@@ -30,6 +30,12 @@ def make_config(**more: Any) -> Any:
     return SimpleNamespace(stash=stash, pluginmanager=pytest.PytestPluginManager(), **more)
 
 
+def session_of(config: Any, items: list[pytest.Item]) -> Any:
+    """Return what is read of a session before its loop."""
+    config.option = SimpleNamespace(collectonly=False)
+    return SimpleNamespace(config=config, items=items, testsfailed=0)
+
+
 def modify_items(config: Any, items: list[pytest.Item], others: Callable[[], object] = lambda: None) -> None:
     """Run the hook around what other plugins do with the items."""
     hook = plugin.pytest_collection_modifyitems(config, items)
@@ -67,6 +73,58 @@ def test_valid_marks_fail_nothing_in_a_worker(make_item: MakeItem) -> None:
     modify_items(config, [item])
 
     assert config.pluginmanager.hook.pytest_runtest_setup(item=item) == []
+
+
+def test_worker_that_finds_bad_marks_twice_fails_every_test_as_before(make_item: MakeItem) -> None:
+    """Marks are checked after the collection and before the loop; a worker of pytest-xdist lives through both."""
+    config = make_config(workerinput={})
+    items = [make_item("test_bad", pytest.mark.distributed(0)), make_item("test_late")]
+    modify_items(config, items)
+    items[1].add_marker(pytest.mark.distributed("two"))
+
+    plugin._plan_latecomers(session_of(config, items))
+
+    for item in items:
+        with pytest.raises(pytest.fail.Exception, match=TEXT) as caught:
+            config.pluginmanager.hook.pytest_runtest_setup(item=item)
+        assert str(caught.value).startswith("lightning_disttest: 1 test with invalid marks\n")
+
+
+def test_worker_that_finds_bad_marks_late_fails_every_test(make_item: MakeItem) -> None:
+    """What a hook after ours has marked badly is found before the loop."""
+    config = make_config(workerinput={})
+    items = [make_item("test_late")]
+    modify_items(config, items)
+    items[0].add_marker(pytest.mark.distributed(0))
+
+    plugin._plan_latecomers(session_of(config, items))
+
+    with pytest.raises(pytest.fail.Exception, match=TEXT):
+        config.pluginmanager.hook.pytest_runtest_setup(item=items[0])
+
+
+def test_bad_marks_that_come_late_end_the_run(make_item: MakeItem) -> None:
+    """In the main process they are a usage error, as early ones are."""
+    config, items = make_config(), [make_item("test_late")]
+    modify_items(config, items)
+    items[0].add_marker(pytest.mark.distributed(0))
+
+    with pytest.raises(pytest.UsageError, match=TEXT):
+        plugin._plan_latecomers(session_of(config, items))
+
+
+def test_test_that_is_marked_late_runs_on_ranks(make_item: MakeItem) -> None:
+    """A hook after ours may add the first mark of the run: its test has a plan, and the run a controller."""
+    config, items = make_config(), [make_item("test_late")]
+    session = session_of(config, items)
+    modify_items(config, items)
+    assert not plugin._needs_ranks(session)
+    items[0].add_marker(pytest.mark.distributed(2))
+
+    plugin._plan_latecomers(session)
+
+    assert Plan("static", 2, "cpu", "gloo", None) == marks.plan_of(items[0])
+    assert plugin._needs_ranks(session)
 
 
 def test_other_plugins_see_translated_marks_and_may_remove_tests(

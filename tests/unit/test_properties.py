@@ -47,7 +47,7 @@ def test_values_are_merged(recorded: list[tuple[int, str, Any]], merged: list[tu
 # Properties of a test.
 
 
-def recording(make: Make, rank: int, *pairs: tuple[str, object]) -> RankStory:
+def recording(make: Make, rank: int, *pairs: tuple[object, object]) -> RankStory:
     """Return the story of a rank that passed and recorded properties; pytest has them on each report from then on."""
     call, teardown = (make.report(when, user_properties=list(pairs)) for when in ("call", "teardown"))
     return make.story(rank, make.report("setup"), call, teardown)
@@ -136,6 +136,15 @@ def test_properties_are_those_of_the_last_report(make: Make) -> None:
     sub.user_properties = [("of a subtest", 3)]
 
     assert recorded(properties_of([make.story(0, setup, call, sub)], "static")) == [("a", 1), ("b", 2)]
+
+
+def test_names_that_are_no_strings_become_strings(make: Make) -> None:
+    """Whatever ``record_property`` took for a name is written as JUnit writes it, and merged by that."""
+    stories = [recording(make, 0, (3, "a"), (None, "b")), recording(make, 1, ("3", "a"), (None, "c"))]
+
+    properties = recorded(properties_of(stories, "static"))
+
+    assert properties == [("3", "a"), ("None [rank 0]", "b"), ("None [rank 1]", "c")]
 
 
 def test_rank_without_a_report_has_no_properties(make: Make) -> None:

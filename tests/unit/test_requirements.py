@@ -144,7 +144,11 @@ LACKS: list[tuple[str, pytest.MarkDecorator, str]] = [
     ("cuda", requires("CUDA device bf16"), "requires CUDA device bf16"),
     ("tpu", NEEDS_TPU, "needs a TPU, none found"),
     ("tpu", requires("TPU", tpu=True), "requires TPU"),
-    ("standalone", requires("Standalone execution", standalone=True), "requires Standalone execution"),
+    (
+        "standalone",
+        requires("Standalone execution", standalone=True),
+        "requires Standalone execution, which --standalone (PL_RUN_STANDALONE_TESTS, ini disttest_standalone) gives",
+    ),
 ]
 every_lack = pytest.mark.parametrize(("name", "given", "reason"), LACKS, ids=[reason for _, _, reason in LACKS])
 

@@ -309,6 +309,8 @@ def test_double_of_a_package_counts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 NUMBER = "a whole number of 0 or more"
 VERSION = 'a version such as "2.4", or None'
+NO_CONDITION = f"is not a condition; the conditions are {', '.join(KEYWORDS)}"
+HINT = 'For a package write pytest.importorskip("{}"), for anything else pytest.mark.skipif(...)'
 WRONG: list[tuple[dict[str, Any], str]] = [
     ({"min_cuda_gpus": "two"}, f"min_cuda_gpus must be {NUMBER}, not 'two'"),
     ({"min_cuda_gpus": "2"}, f"min_cuda_gpus must be {NUMBER}, not '2'"),
@@ -330,8 +332,9 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ),
     ({"rich": 1}, "rich must be True or False, not 1"),
     ({"rich": None}, "rich must be True or False, not None"),
-    ({"gpus": 2}, f"gpus is not a condition; the conditions are {', '.join(KEYWORDS)}"),
-    ({"min_cuda_gpus": "two", "gpu": 2}, f"gpu is not a condition; the conditions are {', '.join(KEYWORDS)}"),
+    ({"horovod": True}, f"horovod {NO_CONDITION}. {HINT.format('horovod')}"),
+    ({"min_cuda_gpus": "two", "gpu": 2}, f"gpu {NO_CONDITION}. {HINT.format('gpu')}"),
+    ({"min_gpus": 2}, f"min_gpus {NO_CONDITION}. It is called min_cuda_gpus now"),
 ]
 
 
@@ -344,12 +347,19 @@ def test_mistake_is_a_type_error(conditions: dict[str, Any], problem: str) -> No
     assert isinstance(raised.value, InvalidCondition)
 
 
-def test_forgotten_parentheses_are_a_type_error() -> None:
-    """RunIf takes nothing by position, so that ``@RunIf`` on a test is noticed."""
-    bare: Any = RunIf
+@pytest.mark.parametrize(
+    ("unnamed", "conditions"),
+    [((test_without_conditions,), {}), ((True, False), {}), ((None,), {"min_torch": "2.4"}), (("a",), {"gpu": 2})],
+    ids=["forgotten parentheses", "several", "beside a condition", "beside an unknown keyword"],
+)
+def test_condition_without_a_name_is_a_type_error(unnamed: tuple[object, ...], conditions: dict[str, Any]) -> None:
+    """RunIf takes nothing by position, so that ``@RunIf`` on a test is noticed, and says what does."""
+    problem = f"{unnamed[0]!r} has no name; a condition without one is pytest.mark.skipif(...)"
 
-    with pytest.raises(TypeError, match="takes 0 positional arguments but 1 was given"):
-        bare(test_without_conditions)
+    with pytest.raises(InvalidCondition, match=f"^RunIf: {re.escape(problem)}$") as raised:
+        RunIf(*unnamed, **conditions)
+
+    assert isinstance(raised.value, TypeError)
 
 
 def test_plugin_knows_it_as_standalone(make_item: MakeItem) -> None:

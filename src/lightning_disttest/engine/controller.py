@@ -151,7 +151,7 @@ class Controller:
         if verdict.outcome != "failed":
             return
         # With --pdb there is none, as it has no frames to debug; but what a hook raised must not speak for the ranks.
-        debugged = self._config.option.usepdb and call.excinfo is None
+        debugged = getattr(self._config.option, "usepdb", False) and call.excinfo is None
         call.excinfo = None if debugged else stand_ins.stand_in(_exceptions_of(verdict, report))
 
     @pytest.hookimpl(optionalhook=True, tryfirst=True)
@@ -239,6 +239,7 @@ class Controller:
             is_fresh_process=plan.kind == "standalone" and len(record.stories) == 1,
             timeout=timeout,
             grace=self._settings.grace,
+            seconds=record.seconds,
             rank_output=self._settings.rank_output,
         )
         verdicts = judge(record.stories)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import weakref
 from typing import Any
 
@@ -13,11 +14,15 @@ _seeded: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 def share_examples(item: pytest.Item, seed: int) -> None:
-    """Have a Hypothesis test draw from ``seed``, unless it has a seed of its own; nothing happens to other tests.
+    """Have Hypothesis draw from ``seed`` in this test, unless the user has chosen one; nothing happens without it.
 
-    ``hypothesis.seed`` also keeps the test away from the database of examples, which ranks would read at different
-    times. With ``derandomize`` ranks draw the same examples already.
+    What is set in Hypothesis is what ``--hypothesis-seed`` sets: it holds for state machines and for functions inside
+    the test, too. ``hypothesis.seed`` also keeps a test away from the database of examples, which ranks would read at
+    different times. With ``derandomize`` ranks draw the same examples already.
     """
+    core: Any = sys.modules.get("hypothesis.core")
+    if core is not None and item.config.getoption(_OPTION, None) is None:
+        core.global_force_seed = seed
     function: Any = getattr(item, "function", None)
     if not getattr(function, "is_hypothesis_test", False):
         return

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import uuid
 import warnings
 from typing import TYPE_CHECKING, Any
 
@@ -60,8 +61,20 @@ def take_over(folder: Path) -> None:
         except coverage.CoverageException as error:
             lost.append(CoverageNotRead(path.name, str(error)))
         path.unlink()
+    _give_own_hash(total)
     for warning in lost:  # after all files: where warnings are errors, the first ends this
         warnings.warn(warning, stacklevel=1)
+
+
+def _give_own_hash(data: Any) -> None:
+    """Tell the data of this process apart from that of another worker of pytest-xdist.
+
+    Files are named by a hash, and one of two with the same hash is not combined. In coverage 7.16 what ``update`` adds
+    is not part of it (issue 2370 of coverage), but the names of contexts are.
+    """
+    context = getattr(data, "_current_context", None)
+    data.set_context(uuid.uuid4().hex)
+    data.set_context(context)
 
 
 @contextlib.contextmanager

@@ -68,7 +68,7 @@ class _Progress:
 
 @dataclass(frozen=True, slots=True)
 class TestRecord:
-    """All that was observed of one test; ``exit`` is set when ``pytest.exit`` was called on a rank.
+    """All that was observed of one test in ``seconds``; ``exit`` is set when ``pytest.exit`` was called on a rank.
 
     ``properties`` are those of the whole run that its fixtures recorded, with the rank that did.
     ``inherited`` are problems of fixtures that the previous test of this world had left open.
@@ -81,6 +81,7 @@ class TestRecord:
     properties: tuple[tuple[int, SuitePropertyRecorded], ...]
     exit: tuple[int, Interrupted] | None
     inherited: tuple[str, ...]
+    seconds: float
 
 
 class TestRun:
@@ -113,6 +114,7 @@ class TestRun:
 
     def run(self, deadline: float | None) -> TestRecord:
         """Run the test until ``deadline`` (a time of the monotonic clock; None: without limit)."""
+        begin = time.monotonic()
         for progress in self._ranks:
             progress.handle.files.begin_test()
             progress.handle.send(self._message)
@@ -127,7 +129,14 @@ class TestRun:
         self._settle()
         fate = Fate.WAITED if in_time else Fate.TIMED_OUT
         stories = tuple(_story(progress, fate) for progress in self._ranks)
-        return TestRecord(stories, tuple(self._warnings), tuple(self._properties), self._exit, tuple(self._inherited))
+        return TestRecord(
+            stories=stories,
+            warnings=tuple(self._warnings),
+            properties=tuple(self._properties),
+            exit=self._exit,
+            inherited=tuple(self._inherited),
+            seconds=time.monotonic() - begin,
+        )
 
     def _listen(self, done: Callable[[], bool], deadline: float | None) -> bool:
         """Listen until ``done`` or the grace is over; return False if the deadline came first."""

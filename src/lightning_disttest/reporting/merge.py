@@ -15,7 +15,7 @@ from _pytest._code.code import (
     ReprTraceback,
 )
 
-from lightning_disttest.reporting.stories import EXCEPTIONS, Fate, RankStory, is_subreport, trim_stacks
+from lightning_disttest.reporting.stories import EXCEPTIONS, PHASES, Fate, RankStory, is_subreport, trim_stacks
 from lightning_disttest.reporting.verdict import Kind, PhaseVerdict, Trouble, is_communication_error
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ _ADDRESS = re.compile(r"0x[0-9a-f]+")
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """What the reports of one test have in common: where it ran, its limit and grace in seconds."""
+    """What the reports of one test have in common: where it ran; its limit, grace and length in seconds."""
 
     path: str
     lineno: int
@@ -41,14 +41,14 @@ class Frame:
     is_fresh_process: bool
     timeout: float
     grace: float
+    seconds: float
     rank_output: RankOutput
 
 
 def apply_verdict(report: pytest.TestReport, verdict: PhaseVerdict, stories: Sequence[RankStory], frame: Frame) -> None:
     """Turn the controller's empty report of a phase into the one merged report of all ranks."""
-    own = [r for story in stories if (r := story.report_of(str(report.when))) is not None]
     report.outcome = verdict.outcome
-    report.duration = max([r.duration for r in own], default=report.duration)
+    report.duration = _duration(str(report.when), stories, frame)
     report.sections = _sections(verdict, stories, str(report.when), frame)
     if verdict.wasxfail is not None:
         report.wasxfail = verdict.wasxfail
@@ -57,6 +57,19 @@ def apply_verdict(report: pytest.TestReport, verdict: PhaseVerdict, stories: Seq
         report.longrepr = describe_failure(verdict, frame, finished)
     elif verdict.outcome == "skipped":
         report.longrepr = verdict.skip  # type: ignore[assignment]
+
+
+def _duration(phase: str, stories: Sequence[RankStory], frame: Frame) -> float:
+    """Return how long a phase took on the slowest rank; one that did not end took the rest of the test's time."""
+    longest = {
+        name: max((r.duration for story in stories if (r := story.report_of(name)) is not None), default=0.0)
+        for name in PHASES
+    }
+    unfinished = [story for story in stories if story.fate is not Fate.FINISHED and story.phase_reported == phase]
+    if not unfinished or (longest[phase] and all(story.fate is not Fate.TIMED_OUT for story in unfinished)):
+        return longest[phase]
+    earlier = sum(longest[name] for name in PHASES[: PHASES.index(phase)])
+    return max(longest[phase], frame.seconds - earlier)
 
 
 def merge_attributes(report: pytest.TestReport, stories: Sequence[RankStory]) -> None:

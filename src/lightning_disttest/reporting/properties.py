@@ -22,7 +22,7 @@ def properties_of(stories: Sequence[RankStory], kind: str) -> list[tuple[str, ob
     recorded = []
     for story in stories:
         reports = [report for report in story.reports if not is_subreport(report)]
-        recorded += [(story.rank, name, value) for name, value in (reports[-1].user_properties if reports else ())]
+        recorded += [(story.rank, str(name), value) for name, value in (reports[-1].user_properties if reports else ())]
     own: list[tuple[str, object]] = [(f"{_PREFIX}.kind", kind), (f"{_PREFIX}.world_size", len(stories))]
     own += [(f"{_PREFIX}.rank_{story.rank}", _describe(story)) for story in stories]
     return [*own, *merge_values(recorded)]

@@ -67,6 +67,11 @@ class RankStory:
         return own[0] if own else ""
 
     @property
+    def phase_reported(self) -> str:
+        """The phase to which pytest counts where it left: before the first is setup, after the last is teardown."""
+        return {"start": "setup", "exit": "teardown"}.get(self.phase, self.phase)
+
+    @property
     def waits_for_others(self) -> bool:
         """Whether its innermost frame is one of torch.distributed: it waits for a peer, and is not what hangs."""
         innermost = _FRAME.search(self.stacks.rpartition("Current thread")[2])

@@ -139,9 +139,7 @@ def _troubles_of(story: RankStory) -> list[Trouble]:
             troubles.append(Trouble(story, kind, str(report.when), arrival, report))
     fates = {Fate.DIED: Kind.DEATH, Fate.TIMED_OUT: Kind.TIME_LIMIT, Fate.WAITED: Kind.WAITING}
     if story.fate in fates:
-        # A rank that never began is part of the setup; one that dies after its last phase, of the teardown.
-        phase = {"start": "setup", "exit": "teardown"}.get(story.phase, story.phase)
-        troubles.append(Trouble(story, fates[story.fate], phase, story.end_arrival))
+        troubles.append(Trouble(story, fates[story.fate], story.phase_reported, story.end_arrival))
     return troubles
 
 

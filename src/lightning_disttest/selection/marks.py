@@ -21,6 +21,7 @@ _DEVICES = ("cpu", "cuda")
 _DEFAULT_BACKENDS = {"cpu": "gloo", "cuda": "nccl"}
 _DISTRIBUTED_KEYWORDS = frozenset(("world_size", "static", "device", "backend", "timeout"))
 _PARAMETER = "world_size"
+_LARGEST_WORLD = 1024  # a typing error must not fill the memory of the machine with processes
 _ALIASES = {"multigpu_static": True, "multigpu_dynamic": False}  # name: whether its world is static
 _ON_RANKS = ("distributed", *_ALIASES)
 _PLACES = frozenset((*_ON_RANKS, "standalone", "tpu"))  # marks that say where a test runs
@@ -200,10 +201,10 @@ def _plan_of_mark(item: pytest.Item, name: str, mark: pytest.Mark | None) -> Pla
 def _check_places(item: pytest.Item) -> None:
     """Refuse two marks that name two places to run a test, except tpu and standalone."""
     translated = item.stash.get(_TRANSLATED, None)
-    places = {mark.name for mark in item.iter_markers() if mark.name in _PLACES and mark != translated}
-    places |= {name for name in ("standalone", "tpu") if _has_condition(item, name)}
-    if len(places) > 1 and places != {"tpu", "standalone"}:
-        first, second, *_ = sorted(places)
+    places = {name: f"{name} (by RunIf)" for name in ("standalone", "tpu") if _has_condition(item, name)}
+    places |= {mark.name: mark.name for mark in item.iter_markers() if mark.name in _PLACES and mark != translated}
+    if len(places) > 1 and places.keys() != {"tpu", "standalone"}:
+        first, second, *_ = (places[name] for name in sorted(places))
         raise _MarkError(
             f"it is marked both {first} and {second}; keep one: distributed and multigpu_* run the body on ranks, "
             "standalone runs it once, in a fresh process, tpu runs it on a TPU"
@@ -255,6 +256,8 @@ def _world_size(item: pytest.Item, given: Any) -> int:
         raise _MarkError("world_size is missing; write distributed(world_size=2)")
     if isinstance(given, bool) or not isinstance(given, int) or given < 1:
         raise _MarkError(f"world_size must be a whole number of 1 or more, not {given!r}")
+    if given > _LARGEST_WORLD:
+        raise _MarkError(f"world_size {given} is more than the {_LARGEST_WORLD} ranks that one machine is asked for")
     return given
 
 

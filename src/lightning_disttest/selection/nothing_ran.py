@@ -23,11 +23,13 @@ class NothingRan:
 
     def __init__(self, fields: Sequence[str]) -> None:
         self._options = [find_option(field) for field in fields]
+        self._seen: set[str] = set()
         self._executed = False
         self._failed = False
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Note whether any test was executed; a skipped one was not, one that failed as expected was."""
+        self._seen.add(report.nodeid)
         skipped = report.skipped and not hasattr(report, "wasxfail")
         self._executed |= not skipped and (report.when == "call" or report.failed)
 
@@ -46,6 +48,7 @@ class NothingRan:
         """Say why the run failed."""
         if self._failed:
             wanted = " and ".join(option.names for option in self._options)
+            kept = f"tests kept: {len(self._seen)}, all skipped" if self._seen else "no test was kept"
             terminalreporter.write_line(
-                f"disttest: nothing ran: no test kept by {wanted} was executed, so this run proves nothing", red=True
+                f"disttest: nothing ran with {wanted}: {kept}, so this run proves nothing", red=True
             )

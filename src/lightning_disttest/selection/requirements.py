@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 # How the reasons of RunIf, ours and Lightning's, begin for each of the names of --disttest-require.
 _REASONS = {"GPUs>=": "cuda", "CUDA device": "cuda", "TPU": "tpu", "Standalone execution": "standalone"}
 
+_CURES = {"standalone": f", which {find_option('standalone').names} gives"}
+
 
 def missing_requirement(item: pytest.Item, settings: Settings) -> str | None:
     """Return why a test is to be skipped, None if this machine has what its marks ask for.
@@ -50,4 +52,8 @@ def _lacks_of_conditions(item: pytest.Item) -> Iterator[tuple[str, str]]:
         reason: Any = mark.kwargs.get("reason")
         if mark.kwargs.get("condition") is True and isinstance(reason, str) and reason.startswith("Requires: ["):
             for part in reason.removeprefix("Requires: [").removesuffix("]").split(" + "):
-                yield from ((name, f"requires {part}") for start, name in _REASONS.items() if part.startswith(start))
+                yield from (
+                    (name, f"requires {part}{_CURES.get(name, '')}")
+                    for start, name in _REASONS.items()
+                    if part.startswith(start)
+                )

@@ -22,11 +22,11 @@ from lightning_disttest.imports import is_importable
 from lightning_disttest.selection import devices
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
 
 def RunIf(  # noqa: N802  the name is Lightning's
-    *,
+    *unnamed: object,
     min_cuda_gpus: int = 0,
     min_torch: str | None = None,
     max_torch: str | None = None,
@@ -58,9 +58,11 @@ def RunIf(  # noqa: N802  the name is Lightning's
         ConditionUnclear: if a device could not be asked.
     """
     given = dict(locals())
-    del given["unknown"]
+    del given["unnamed"], given["unknown"]
+    for value in unnamed:
+        raise InvalidCondition(repr(value), "has no name; a condition without one is pytest.mark.skipif(...)")
     for keyword in unknown:
-        raise InvalidCondition(keyword, f"is not a condition; the conditions are {', '.join(given)}")
+        raise InvalidCondition(keyword, _name_conditions(keyword, given))
     for keyword, value in given.items():
         _CONDITIONS[keyword].takes(keyword, value)
     asked = [keyword for keyword in _CONDITIONS if given[keyword] or (keyword == "mps" and given[keyword] is not None)]
@@ -69,6 +71,13 @@ def RunIf(  # noqa: N802  the name is Lightning's
     keys = {keyword: True for keyword in asked if keyword in _KEYS}
     mark: pytest.MarkDecorator = skipif(condition=bool(missing), reason=f"Requires: [{' + '.join(missing)}]", **keys)
     return mark
+
+
+def _name_conditions(keyword: str, known: Iterable[str]) -> str:
+    text = f"is not a condition; the conditions are {', '.join(known)}"
+    if keyword == "min_gpus":
+        return f"{text}. It is called min_cuda_gpus now"
+    return f'{text}. For a package write pytest.importorskip("{keyword}"), for anything else pytest.mark.skipif(...)'
 
 
 # What the keywords take.
