@@ -419,6 +419,7 @@ DURATIONS: dict[str, tuple[list[tuple[Fate, str, dict[str, float]]], tuple[float
         (1.0, 4.0, 0.5),
     ),
     "hang in setup": ([(Fate.FINISHED, "exit", ALL), (Fate.TIMED_OUT, "setup", {})], (10.0, 3.0, 0.5)),
+    "hang before setup": ([(Fate.FINISHED, "exit", ALL), (Fate.TIMED_OUT, "start", {})], (10.0, 3.0, 0.5)),
     "hang in call": ([(Fate.TIMED_OUT, "call", SETUP), (Fate.TIMED_OUT, "call", SETUP_LONGER)], (2.0, 8.0, 0.0)),
     "hang in call without a report": ([(Fate.TIMED_OUT, "call", {})] * 2, (0.0, 10.0, 0.0)),
     "hang in call of one rank": ([(Fate.FINISHED, "exit", ALL), (Fate.TIMED_OUT, "call", SETUP)], (1.0, 9.0, 0.5)),
