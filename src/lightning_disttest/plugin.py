@@ -12,7 +12,7 @@ from lightning_disttest import hookspecs
 from lightning_disttest.engine import guard
 from lightning_disttest.engine.context import current_rank
 from lightning_disttest.errors import ConditionUnclear, InvalidMarks, MarkTooLate, RequirementMissing, UsageFault
-from lightning_disttest.selection import filters, marks, nothing_ran, requirements
+from lightning_disttest.selection import filters, marks, nothing_ran, removals, requirements
 from lightning_disttest.settings import SETTINGS, add_options, find_option, resolve
 from lightning_disttest.strategies import launchers
 
@@ -94,7 +94,13 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Generator[None, None, None]:
     """Translate marks before pytest and others select; then check the marks, select, and sort tests into groups."""
     marks.translate_aliases(items)
+    fields = filters.selecting(config.stash[SETTINGS])
+    watch = removals.Removals(items, fields) if fields else None
+    if watch is not None:
+        config.pluginmanager.register(watch, "disttest-removals")
     yield
+    if watch is not None:
+        watch.compare(items)
     _plan(config, items)
 
 

@@ -476,3 +476,12 @@ def test_lightnings_filter_beside_the_plugin(folders: tuple[Path, Path]) -> None
     kept = {name for name, row in THEIRS.items() if S in row.kept_by}
     assert _collected(run) == {_id(form, name) for form in ("function", "param") for name in kept}, run.output
     assert "deselected" not in run.output
+    (line,) = lines_with(run.output, "removed tests that --standalone would keep")
+    assert f"would keep: {2 * len(kept)}, such as test_" in line
+
+
+def test_nothing_is_said_of_what_was_deselected(folders: tuple[Path, Path]) -> None:
+    """Tests that pytest or the plugin itself leaves out are counted by pytest, and nobody else has removed them."""
+    run = _collect(folders[0], "-k", "function", env={"PL_RUN_STANDALONE_TESTS": "1"})
+    assert "deselected" in run.output
+    assert lines_with(run.output, "removed tests") == []

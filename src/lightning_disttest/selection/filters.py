@@ -46,13 +46,17 @@ def selecting(settings: Settings) -> list[str]:
     return fields
 
 
+def keeps(item: pytest.Item, fields: Sequence[str]) -> bool:
+    """Tell whether each of the fields keeps an item; one that is skipped anyway is not kept."""
+    return item.get_closest_marker("skip") is None and all(_FILTERS[field](item) for field in fields)
+
+
 def select(items: list[pytest.Item], fields: Sequence[str]) -> list[pytest.Item]:
     """Remove from ``items`` what one of the fields does not keep or is skipped anyway; return the removed."""
     kept: list[pytest.Item] = []
     removed: list[pytest.Item] = []
     for item in items:
-        wanted = item.get_closest_marker("skip") is None and all(_FILTERS[field](item) for field in fields)
-        (kept if wanted else removed).append(item)
+        (kept if keeps(item, fields) else removed).append(item)
     items[:] = kept
     return removed
 
