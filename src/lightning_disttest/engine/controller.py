@@ -279,7 +279,8 @@ class Controller:
 
     def _pass_on_properties(self, record: TestRecord) -> None:
         """Record what ranks recorded with ``record_testsuite_property``."""
-        values = merge_values([(rank, event.name, event.value) for rank, event in record.properties])
+        in_order = sorted(record.properties, key=lambda recorded: recorded[0])  # not in that of their arrival
+        values = merge_values([(rank, event.name, event.value) for rank, event in in_order])
         for name, value in values:
             pytest_bridge.add_suite_property(self._config, name, value)
 
