@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 # How the reasons of RunIf, ours and Lightning's, begin for each of the names of --disttest-require.
 _REASONS = {"GPUs>=": "cuda", "CUDA device": "cuda", "TPU": "tpu", "Standalone execution": "standalone"}
-
 _CURES = {"standalone": f", which {find_option('standalone').names} gives"}
 
 
