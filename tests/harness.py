@@ -34,6 +34,12 @@ _OFF = (
     "benchmark",
     "hypothesispytest",
 )
+# What runs keep of the environment of the suite; LTDT_CI_RUN is the mark by which .ci/run finds what is left.
+_KEPT = frozenset(
+    "HOME LANG LD_LIBRARY_PATH LOGNAME LTDT_CI_RUN PATH PYTHONDONTWRITEBYTECODE PYTHONHOME PYTHONPATH SHELL TEMP TERM"
+    " TMP TMPDIR TZ USER VIRTUAL_ENV".split()
+)
+_KEPT_PREFIXES = ("CUDA_", "LC_", "NVIDIA_")
 
 
 @dataclass(frozen=True)
@@ -137,8 +143,11 @@ def plugins_off(wanted: Collection[str] = ()) -> list[str]:
 
 
 def clean_environment() -> dict[str, str]:
-    """Return this environment without what pytest and its plugins put there."""
-    return {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "COV_", "DISTTEST_"))}
+    """Return of this environment what a program needs to run, and nothing that changes what pytest or a plugin does.
+
+    Hypothesis, for one, draws other examples where ``CI`` is set, and pytest colours its output for ``FORCE_COLOR``.
+    """
+    return {name: value for name, value in os.environ.items() if name in _KEPT or name.startswith(_KEPT_PREFIXES)}
 
 
 def stamped_processes(stamp: str) -> list[int]:

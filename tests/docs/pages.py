@@ -97,7 +97,6 @@ def run_command(command: str, folder: Path) -> str:
     words = shlex.split(command)
     stamp = uuid.uuid4().hex
     environment = clean_environment() | {"COLUMNS": _WIDTH, STAMP: stamp, "PYTEST_ADDOPTS": shlex.join(plugins_off())}
-    environment.pop("PL_RUN_STANDALONE_TESTS", None)
     while "=" in words[0]:
         name, _, value = words.pop(0).partition("=")
         environment[name] = value
