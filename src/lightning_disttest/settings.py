@@ -119,6 +119,16 @@ OPTIONS = (
         metavar="S",
     ),
     Option(
+        "--disttest-progress",
+        "DISTTEST_PROGRESS",
+        "disttest_progress",
+        "seconds",
+        30.0,
+        "Seconds without news of a test on ranks after which the terminal says where each of its ranks is, and again "
+        "after twice as long; 0 means never.",
+        metavar="S",
+    ),
+    Option(
         "--disttest-rank-output",
         "DISTTEST_RANK_OUTPUT",
         "disttest_rank_output",
@@ -144,6 +154,7 @@ class Settings:
     require: frozenset[str]
     timeout: float
     grace: float
+    progress: float
     rank_output: RankOutput
     given: frozenset[str]
 

@@ -20,6 +20,7 @@ from lightning_disttest.engine.supervisor import Supervisor
 from lightning_disttest.engine.testrun import TestRun
 from lightning_disttest.engine.worlds import LiveWorld, WorldPool, WorldSpec
 from lightning_disttest.errors import BenchmarkOnRanks, RankNotStarted, RanksFailed, UnsafeFork, ZygoteLost
+from lightning_disttest.reporting.command import command_for
 from lightning_disttest.reporting.merge import Frame, apply_verdict, merge_attributes, merge_subreports, name_ranks
 from lightning_disttest.reporting.properties import merge_values, properties_of
 from lightning_disttest.reporting.stories import EXCEPTIONS, Fate
@@ -201,7 +202,7 @@ class Controller:
         tmp_path = self._make_tmp_path(item)
         pytest_bridge.stand_in_for_fixtures(item, tmp_path)
         message = RunItem(self._indices[item], self._next.get(item), str(tmp_path), secrets.randbits(_SEED_BITS))
-        run = TestRun(self._supervisor, pool, world, message, self._settings.grace, self._config)
+        run = TestRun(self._supervisor, pool, world, message, self._settings, item)
         try:
             record = run.run(deadline)
         except BaseException:
@@ -241,6 +242,7 @@ class Controller:
             grace=self._settings.grace,
             seconds=record.seconds,
             rank_output=self._settings.rank_output,
+            command=command_for(item),
         )
         verdicts = judge(record.stories)
         if problems:

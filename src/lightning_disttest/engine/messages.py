@@ -154,6 +154,17 @@ class PeerSignalled:
 
 
 @dataclass(frozen=True, slots=True)
+class WhereTold:
+    """Rank to controller, when asked where it is: the stack of its main thread, in the form of faulthandler.
+
+    ``collectives`` is what its process groups did last: fields of ``reporting.waiting.Collective``.
+    """
+
+    stack: str
+    collectives: list[dict[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
 class FixturesFailed:
     """Rank to controller: fixtures that the previous item had left open failed to end; ``problems`` are tracebacks."""
 
@@ -197,7 +208,7 @@ class Retired:
 ToZygote = ForkRank | SignalRank
 FromZygote = RankForked | ForkFailed | RankEnded
 ToRank = RunItem | Retire | RanksLaunched
-FromRank = (
+AboutItem = (
     ReportMade
     | PhasePassed
     | WarningRecorded
@@ -211,6 +222,7 @@ FromRank = (
     | JoinFailed
     | Retired
 )
+FromRank = AboutItem | WhereTold
 Message = ToZygote | FromZygote | ToRank | FromRank
 
 MESSAGES: dict[str, type[Any]] = {
@@ -231,6 +243,7 @@ MESSAGES: dict[str, type[Any]] = {
         SuitePropertyRecorded,
         LaunchRanks,
         PeerSignalled,
+        WhereTold,
         FixturesFailed,
         ItemFinished,
         Interrupted,

@@ -1,4 +1,4 @@
-"""The files of a rank: its channel, its raw output, and files for its captured output, stacks and progress.
+"""The files of a rank: its channel, its raw output, files for its captured output, stacks and progress, and questions.
 
 The controller makes them, the rank writes them. Because the controller holds them too, the last lines and the
 stacks of a rank can be read after it was killed.
@@ -15,7 +15,7 @@ from typing import IO, TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-FILES_PER_RANK = 6
+FILES_PER_RANK = 7
 STAGES = ("start", "setup", "call", "teardown", "exit")
 _TAIL_BYTES = 1 << 14
 _LONGEST_LINE = 1 << 13
@@ -23,7 +23,7 @@ _LONGEST_LINE = 1 << 13
 
 @dataclass(frozen=True, slots=True)
 class RankFds:
-    """The rank's side: channel, raw output (fd 1 and 2), captured stdout and stderr, stacks, progress."""
+    """The rank's side: channel, raw output (fd 1 and 2), captured stdout and stderr, stacks, progress, questions."""
 
     channel: int
     raw: int
@@ -31,10 +31,11 @@ class RankFds:
     stderr: int
     stacks: int
     progress: int
+    ask: int
 
     def close(self) -> None:
         """Close all of them, in a process that is not the rank."""
-        for fd in (self.channel, self.raw, self.stdout, self.stderr, self.stacks, self.progress):
+        for fd in (self.channel, self.raw, self.stdout, self.stderr, self.stacks, self.progress, self.ask):
             os.close(fd)
 
     def enter(self, stage: str) -> None:
@@ -57,18 +58,23 @@ class RankFiles:
             self._stacks = undo.enter_context(os.fdopen(os.memfd_create("stacks"), "r+b", buffering=0))
             self._progress = undo.enter_context(os.fdopen(os.memfd_create("progress"), "r+b", buffering=0))
             self.raw, self._raw_end = os.pipe()
+            undo.callback(os.close, self.raw)
+            undo.callback(os.close, self._raw_end)
+            self._ask_end, self._ask = os.pipe()
             undo.pop_all()
         os.set_blocking(self.raw, False)
+        os.set_blocking(self._ask, False)
         self.raw_open = True
 
     def rank_ends(self) -> tuple[int, ...]:
         """Return the descriptors that the rank gets beside its channel, in the order of ``RankFds``."""
         files = (self._stdout, self._stderr, self._stacks, self._progress)
-        return self._raw_end, *(file.fileno() for file in files)
+        return self._raw_end, *(file.fileno() for file in files), self._ask_end
 
     def handed_over(self) -> None:
         """Close what only the rank needs, so that the end of its raw output can be seen."""
         os.close(self._raw_end)
+        os.close(self._ask_end)
 
     def abandon(self) -> None:
         """Close everything: the rank was not started."""
@@ -100,6 +106,11 @@ class RankFiles:
         parts = [_tail(self._stdout), _tail(self._stderr), self._recent]
         return "".join(part.decode(errors="replace") for part in parts if part)
 
+    def ask(self) -> None:
+        """Ask the rank where it is; one that does not read its questions must not block us."""
+        with contextlib.suppress(BlockingIOError, BrokenPipeError):
+            os.write(self._ask, b"?")
+
     def stacks(self) -> str:
         """Return the Python stacks that the rank was last asked for."""
         return _tail(self._stacks).decode(errors="replace")
@@ -119,6 +130,7 @@ class RankFiles:
         if self._pending:
             self._show_lines(b"\n")
         os.close(self.raw)
+        os.close(self._ask)
         self.raw_open = False
         for file in (self._stdout, self._stderr, self._stacks, self._progress):
             file.close()

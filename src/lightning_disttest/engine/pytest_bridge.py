@@ -202,6 +202,16 @@ def live_output(config: pytest.Config) -> Callable[[str], None] | None:
     return show
 
 
+def show_line(config: pytest.Config, text: str) -> None:
+    """Show a text on the terminal while a test runs; a worker of pytest-xdist has none."""
+    reporter: Any = config.pluginmanager.get_plugin("terminalreporter")
+    if reporter is not None:
+        with _capture_suspended(config.pluginmanager.get_plugin("capturemanager")):
+            reporter.ensure_newline()
+            reporter.write_line(text)
+            reporter.flush()
+
+
 def _capture_suspended(manager: Any) -> contextlib.AbstractContextManager[None]:
     return contextlib.nullcontext() if manager is None else manager.global_and_fixture_disabled()
 

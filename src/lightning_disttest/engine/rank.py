@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from lightning_disttest.engine import (
+    answering,
     guard,
     hypothesis_seed,
     measuring,
@@ -38,6 +39,7 @@ from lightning_disttest.engine.messages import (
     Retire,
     Retired,
     RunItem,
+    WhereTold,
 )
 from lightning_disttest.errors import LaunchFailed
 
@@ -88,13 +90,19 @@ class Rank:
     def _join(self) -> bool:
         enter_rank(self._context)
         pytest_in_rank.share_tmp_path(self._session.config, lambda: self._tmp_path)
-        if self._request.backend:
-            try:
-                rendezvous.join_world(self._request)
-            except Exception:  # noqa: BLE001  whatever it is, the controller has to hear it
-                self.send(JoinFailed(traceback.format_exc()))
-                return False
+        if not self._request.backend:
+            answering.answer_once_grouped(self._fds.ask, self._tell_where)
+            return True
+        try:
+            rendezvous.join_world(self._request)
+        except Exception:  # noqa: BLE001  whatever it is, the controller has to hear it
+            self.send(JoinFailed(traceback.format_exc()))
+            return False
+        answering.answer_questions(self._fds.ask, self._tell_where)
         return True
+
+    def _tell_where(self, stack: str, collectives: list[dict[str, Any]]) -> None:
+        self.send(WhereTold(stack, collectives))
 
     def _run_item(self, message: RunItem) -> bool:
         items = self._session.items

@@ -15,14 +15,15 @@ from typing import TYPE_CHECKING
 from lightning_disttest.engine import processes
 from lightning_disttest.engine.channel import Channel, channel_pair
 from lightning_disttest.engine.messages import (
+    AboutItem,
     ForkFailed,
     ForkRank,
-    FromRank,
     JoinFailed,
     RankEnded,
     RankForked,
     SignalRank,
     ToRank,
+    WhereTold,
 )
 from lightning_disttest.engine.output import RankFiles
 from lightning_disttest.engine.zygote import zygote_main
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 
 _ZYGOTE_END_S = 5.0
 _STACKS_S = 0.25
+_ANSWER_S = 0.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,12 +54,15 @@ class Silenced:
     problem: str
 
 
-Event = FromRank | Ended | Silenced
+Event = AboutItem | Ended | Silenced
 
 
 @dataclass(eq=False, slots=True)
 class RankHandle:
-    """One rank as the controller sees it. Silence, end of stream and exit status are observed separately."""
+    """One rank as the controller sees it. Silence, end of stream and exit status are observed separately.
+
+    ``tells``: it has said that it answers where it is; ``answer`` is its last one, None if it has not answered.
+    """
 
     token: int
     rank: int
@@ -65,6 +70,8 @@ class RankHandle:
     files: RankFiles
     pid: int = 0
     status: int | None = None
+    tells: bool = False
+    answer: WhereTold | None = None
     inbox: collections.deque[tuple[int, float, Event]] = field(default_factory=collections.deque)
 
     def send(self, message: ToRank) -> None:
@@ -156,13 +163,27 @@ class Supervisor:
             self.wait_until(lambda: all(handle.status is not None for handle in handles), limit)
 
     def take_stacks(self, handles: list[RankHandle]) -> None:
-        """Ask ranks for their Python stacks and wait a moment until they are written."""
+        """Have ranks write their Python stacks, by a signal that needs no interpreter, and wait a moment for them.
+
+        They go on afterwards, also those that were stopped.
+        """
         for handle in handles:
             handle.files.forget_stacks()
+            self.signal(handle, signal.SIGCONT, group=False)  # first: a stopped one gives the other to any thread
             self.signal(handle, processes.STACKS_SIGNAL, group=False)
         self.wait_until(
             lambda: all(handle.status is not None or handle.files.stacks_are_complete() for handle in handles),
             _STACKS_S,
+        )
+
+    def ask_where(self, handles: list[RankHandle]) -> None:
+        """Ask ranks where they are, and wait a moment for those that can tell."""
+        for handle in handles:
+            handle.answer = None
+            handle.files.ask()
+        telling = [handle for handle in handles if handle.tells]
+        self.wait_until(
+            lambda: all(handle.status is not None or handle.answer is not None for handle in telling), _ANSWER_S
         )
 
     def wait_until(self, condition: Callable[[], bool], seconds: float) -> bool:
@@ -250,7 +271,11 @@ class Supervisor:
         if not handle.files.raw_open:
             self._unregister(handle.files.raw)
 
-    def _deliver(self, handle: RankHandle, event: Event) -> None:
+    def _deliver(self, handle: RankHandle, event: Event | WhereTold) -> None:
+        if isinstance(event, WhereTold):
+            handle.tells = True
+            handle.answer = event
+            return
         handle.inbox.append((next(self._arrivals), time.monotonic(), event))
 
     def _unregister(self, file: Channel | int) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from lightning_disttest.engine import processes, pytest_bridge
+from lightning_disttest.engine.inspection import NOT_LOOKED_AT, Sight, look_at, look_into
 from lightning_disttest.engine.messages import (
     FixturesFailed,
     Interrupted,
@@ -24,10 +25,12 @@ from lightning_disttest.engine.messages import (
     ValueRecorded,
     WarningRecorded,
 )
+from lightning_disttest.engine.patience import Patience
 from lightning_disttest.engine.supervisor import Ended, Event, RankHandle, Silenced, Supervisor
 from lightning_disttest.engine.worlds import describe_staying
 from lightning_disttest.errors import DisttestError
 from lightning_disttest.reporting.stories import Fate, RankStory, is_subreport, is_xfailed
+from lightning_disttest.reporting.waiting import describe_quiet
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,6 +38,7 @@ if TYPE_CHECKING:
     import pytest
 
     from lightning_disttest.engine.worlds import LiveWorld, WorldPool
+    from lightning_disttest.settings import Settings
 
 End = Ended | Silenced | Interrupted | JoinFailed
 _LAUNCH_S = 10.0
@@ -58,6 +62,7 @@ class _Progress:
     ended_by: str = ""
     stage: str = ""
     end_arrival: int = 0
+    sight: Sight = NOT_LOOKED_AT
     stacks: str = ""
     last_output: str = ""
 
@@ -95,15 +100,16 @@ class TestRun:
         pool: WorldPool,
         world: LiveWorld,
         message: RunItem,
-        grace: float,
-        config: pytest.Config,
+        settings: Settings,
+        item: pytest.Item,
     ) -> None:
         self._supervisor = supervisor
         self._pool = pool
         self._world = world
         self._message = message
-        self._config = config
-        self._grace = grace
+        self._item = item
+        self._grace = settings.grace
+        self._patience = Patience(settings.progress, time.monotonic())
         self._ranks = [_Progress(handle) for handle in world.ranks]
         self._warnings: list[tuple[int, WarningRecorded]] = []
         self._properties: list[tuple[int, SuitePropertyRecorded]] = []
@@ -123,7 +129,8 @@ class TestRun:
         for progress in self._ranks:
             progress.stage = progress.handle.files.stage()  # the signal for stacks may break off what a rank waits in
         if unfinished:
-            self._supervisor.take_stacks([progress.handle for progress in unfinished])
+            self._look_at(unfinished)
+            self._look_into(unfinished, hung=not in_time)
         if self._world.spec.kind != "static" and not unfinished:
             self._let_leave()
         self._settle()
@@ -138,6 +145,17 @@ class TestRun:
             seconds=time.monotonic() - begin,
         )
 
+    def _look_at(self, unfinished: list[_Progress]) -> None:
+        sights = look_at(self._supervisor, [progress.handle for progress in unfinished])
+        for progress in unfinished:
+            progress.sight = sights[progress.handle]
+
+    def _look_into(self, unfinished: list[_Progress], *, hung: bool) -> None:
+        seen = {progress.handle: progress.sight for progress in unfinished}
+        sights = look_into(self._supervisor, seen, hung=hung)
+        for progress in unfinished:
+            progress.sight = sights[progress.handle]
+
     def _listen(self, done: Callable[[], bool], deadline: float | None) -> bool:
         """Listen until ``done`` or the grace is over; return False if the deadline came first."""
         while True:
@@ -149,14 +167,27 @@ class TestRun:
                 return True
             if deadline is not None and now >= deadline:
                 return False
-            limits = [limit - now for limit in (self._hurry_until, deadline) if limit is not None]
-            self._supervisor.poll(min(limits) if limits else None)
+            if quiet := self._patience.is_over(now):
+                self._tell_where_ranks_are(quiet)
+            moments = [moment for moment in (self._hurry_until, deadline, self._patience.ends) if moment is not None]
+            self._supervisor.poll(min(moments) - now if moments else None)
+
+    def _tell_where_ranks_are(self, seconds: float) -> None:
+        """Show on the terminal where the ranks are that are still in the test."""
+        unfinished = [progress for progress in self._ranks if not progress.done]
+        for progress in unfinished:
+            progress.stage = progress.handle.files.stage()
+        self._look_at(unfinished)
+        stories = [_story(progress, Fate.WAITED) for progress in unfinished]
+        pytest_bridge.show_line(self._item.config, describe_quiet(self._item.nodeid, seconds, stories))
 
     def _read_inboxes(self) -> None:
         for progress in list(self._ranks):
             while progress.handle.inbox:
                 arrival, moment, event = progress.handle.inbox.popleft()
                 self._arrival = arrival
+                if not isinstance(event, PhasePassed):  # may have waited in the rank until now
+                    self._patience.take_news(moment)
                 grace = self._take(progress, event, arrival)
                 if grace is not None:
                     end = moment + grace
@@ -168,7 +199,7 @@ class TestRun:
             case PhasePassed():
                 self._add_report(progress, pytest_bridge.passed_report(event), arrival)
             case ReportMade():
-                report = pytest_bridge.revive_report(self._config, event.report)
+                report = pytest_bridge.revive_report(self._item.config, event.report)
                 self._add_report(progress, report, arrival)
                 return self._grace_after(report)
             case ItemFinished():
@@ -267,7 +298,7 @@ class TestRun:
                 progress.stage = "exit"
             if progress.how or not progress.finished:
                 progress.end_arrival = progress.end_arrival or self._arrival + 1
-                progress.stacks = progress.handle.files.stacks()
+                progress.stacks = progress.handle.files.stacks()  # also those of a crash
                 progress.last_output = progress.handle.files.last_output()
                 self._world.healthy = False
             elif any(not report.passed and not _is_plain_skip(report) for report in progress.reports):
@@ -286,7 +317,12 @@ def _story(progress: _Progress, unfinished: Fate) -> RankStory:
         end_arrival=progress.end_arrival,
         how=progress.ended_by or progress.how,
         last_output=progress.last_output,
-        stacks=progress.stacks,
+        stacks=progress.stacks or progress.sight.stacks,
+        native_stacks=progress.sight.native_stacks,
+        collectives=progress.sight.collectives,
+        has_answered=progress.sight.has_answered,
+        is_stopped=progress.sight.is_stopped,
+        is_silent=progress.sight.is_silent,
         records=progress.records,
     )
 

@@ -17,6 +17,7 @@ from _pytest._code.code import (
 
 from lightning_disttest.reporting.stories import EXCEPTIONS, PHASES, Fate, RankStory, is_subreport, trim_stacks
 from lightning_disttest.reporting.verdict import Kind, PhaseVerdict, Trouble, is_communication_error
+from lightning_disttest.reporting.waiting import describe_state
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,7 +34,10 @@ _ADDRESS = re.compile(r"0x[0-9a-f]+")
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """What the reports of one test have in common: where it ran; its limit, grace and length in seconds."""
+    """What the reports of one test have in common: where it ran; its limit, grace and length in seconds.
+
+    ``command`` runs this test again, alone.
+    """
 
     path: str
     lineno: int
@@ -43,6 +47,7 @@ class Frame:
     grace: float
     seconds: float
     rank_output: RankOutput
+    command: str
 
 
 def apply_verdict(report: pytest.TestReport, verdict: PhaseVerdict, stories: Sequence[RankStory], frame: Frame) -> None:
@@ -54,9 +59,17 @@ def apply_verdict(report: pytest.TestReport, verdict: PhaseVerdict, stories: Seq
         report.wasxfail = verdict.wasxfail
     if verdict.outcome == "failed":
         finished = [s for s in stories if s.fate is Fate.FINISHED and all(r.passed for r in s.reports)]
-        report.longrepr = describe_failure(verdict, frame, finished)
+        report.longrepr = _add_command(describe_failure(verdict, frame, finished), frame.command)
     elif verdict.outcome == "skipped":
         report.longrepr = verdict.skip  # type: ignore[assignment]
+
+
+def _add_command(longrepr: Any, command: str) -> Any:
+    title = "To run this test alone"
+    if isinstance(longrepr, str):
+        return f"{longrepr}\n{title}: {command}"
+    longrepr.addsection(title, command)
+    return longrepr
 
 
 def _duration(phase: str, stories: Sequence[RankStory], frame: Frame) -> float:
@@ -121,7 +134,7 @@ def describe_failure(verdict: PhaseVerdict, frame: Frame, finished: Sequence[Ran
         return troubles[0].report.longrepr
     failed = {trouble.story.rank for trouble in troubles}
     others = [story.rank for story in finished if story.rank not in failed]
-    return _chain(troubles, frame, others, verdict.disagreement)
+    return _chain(troubles, frame, others, verdict.disagreement, verdict.explanation)
 
 
 def _merge_subreport(group: list[tuple[RankStory, pytest.TestReport, int]], frame: Frame) -> pytest.TestReport:
@@ -141,10 +154,10 @@ def _merge_subreport(group: list[tuple[RankStory, pytest.TestReport, int]], fram
 
 
 def _chain(
-    troubles: Sequence[Trouble], frame: Frame, finished: Sequence[int] = (), more: str = ""
+    troubles: Sequence[Trouble], frame: Frame, finished: Sequence[int] = (), more: str = "", first: str = ""
 ) -> ExceptionChainRepr:
     """Make one exception chain of all ranks: it survives pytest-xdist and keeps colours and the crash line."""
-    elements: list[Element] = []
+    elements: list[Element] = [(_native(f"{first}\n"), None, None)] if first else []
     groups = _identical(troubles)
     crash = _crash_of(groups[0], frame)
     for group in groups:
@@ -232,8 +245,12 @@ def _story_text(story: RankStory) -> str:
     _, _, details = story.how.partition("\n")
     if details:
         parts.append(details.rstrip("\n"))
+    if state := describe_state(story):
+        parts.append(state)
     if story.stacks.strip():
         parts.append("Python stacks:\n" + trim_stacks(story.stacks))
+    if story.native_stacks.strip():
+        parts.append("Native stacks (py-spy):\n" + trim_stacks(story.native_stacks))
     if story.last_output.strip():
         lines = story.last_output.rstrip("\n").splitlines()[-_LAST_LINES:]
         parts.append("last output:\n" + "\n".join(f"  {line}" for line in lines))
@@ -249,6 +266,8 @@ def _crash_of(group: Sequence[Trouble], frame: Frame) -> ReprFileLocation:
     if crash is not None:
         return ReprFileLocation(crash.path, crash.lineno, f"{prefix}: {crash.message}")
     message = f"{prefix} {_what(group, frame)}"
+    if trouble.kind is Kind.TIME_LIMIT:
+        message += "".join(f": {text}" for text in (describe_state(trouble.story), trouble.story.place)[:1] if text)
     if trouble.report is not None:
         message += f": {str(longrepr).strip()}".splitlines()[0].removesuffix(": ")
     return ReprFileLocation(frame.path, frame.lineno, message)

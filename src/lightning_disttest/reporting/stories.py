@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import itertools
 import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -10,8 +11,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import pytest
 
+    from lightning_disttest.reporting.waiting import Collective
+
 _FRAME = re.compile(r'^  File "(.+)", line (\d+) in (.+)$', re.MULTILINE)
-_PYTEST_FRAME = re.compile(r"[/\\](_pytest|pluggy)[/\\]")
+_PYTEST_FRAME = re.compile(r"^ .*[(/\\](_pytest|pluggy)[/\\]")
+_OWN_PACKAGE = re.compile(r"[/\\]lightning_disttest[/\\]")
+_LIBRARY = re.compile(r"[/\\](site-packages|dist-packages|lightning_disttest|lib[/\\]python3[.]\d+)[/\\]|^<")
+_OWN_THREAD = re.compile(r"lightning_disttest[/\\]engine[/\\]answering\.py|<no Python frame>")
 EXCEPTIONS = "disttest_exceptions"  # attribute of a failed report: classes and texts, for ``engine.stand_ins``
 PHASES = ("setup", "call", "teardown")
 
@@ -44,6 +50,11 @@ class RankStory:
         how: how it ended, in words; empty if it finished.
         last_output: its last output that is in no report.
         stacks: Python stacks of its threads.
+        native_stacks: its native stacks as py-spy prints them; empty if it is not there.
+        collectives: what its process groups did last, if it was still in the test and could tell.
+        has_answered: whether it told what its process groups did.
+        is_stopped: whether it was stopped by SIGSTOP or a debugger.
+        is_silent: whether its interpreter did not answer, though it should have: something native holds it.
         records: what it recorded with ``world.record``.
     """
 
@@ -57,14 +68,21 @@ class RankStory:
     how: str = ""
     last_output: str = ""
     stacks: str = ""
+    native_stacks: str = ""
+    collectives: tuple[Collective, ...] = ()
+    has_answered: bool = False
+    is_stopped: bool = False
+    is_silent: bool = False
     records: dict[str, Any] = field(default_factory=dict)
 
     @property
     def place(self) -> str:
-        """The innermost frame of its stacks that is not torch's: where in the test it was; empty if unknown."""
+        """Where in the test it was: the innermost frame of no library, else of none but torch; empty if unknown."""
         frames = _FRAME.findall(self.stacks.rpartition("Current thread")[2])
-        own = [f"{path}:{line} in {function}" for path, line, function in frames if "/torch/" not in path]
-        return own[0] if own else ""
+        own = [frame for frame in frames if not _LIBRARY.search(frame[0])]
+        others = [frame for frame in frames if "/torch/" not in frame[0] and not _OWN_PACKAGE.search(frame[0])]
+        path, line, function = next(iter(own or others), ("", "", ""))
+        return f"{path}:{line} in {function}" if path else ""
 
     @property
     def phase_reported(self) -> str:
@@ -74,6 +92,8 @@ class RankStory:
     @property
     def waits_for_others(self) -> bool:
         """Whether its innermost frame is one of torch.distributed: it waits for a peer, and is not what hangs."""
+        if self.is_stopped:
+            return False
         innermost = _FRAME.search(self.stacks.rpartition("Current thread")[2])
         return innermost is not None and "/torch/distributed/" in innermost[1]
 
@@ -101,14 +121,14 @@ def is_strict_xpass(report: pytest.TestReport) -> bool:
 
 
 def trim_stacks(stacks: str) -> str:
-    """Return stacks as faulthandler wrote them, without the frames of pytest that every test stands on."""
-    kept = []
-    below_test = False
-    for line in stacks.rstrip("\n").splitlines():
-        if not line.startswith("  "):
-            below_test = False
-        elif _PYTEST_FRAME.search(line):
-            below_test = True
-        if not below_test:
-            kept.append(line)
+    """Return stacks as faulthandler or py-spy wrote them, without what every rank has.
+
+    That are the frames of pytest that each test stands on, and the thread that tells where the rank is.
+    """
+    kept: list[str] = []
+    for thread in re.split(r"(?m)^(?=(?:Current t|T)hread )", stacks.strip("\n")):
+        lines = thread.rstrip("\n").splitlines()
+        if "hread " not in thread or any(_OWN_THREAD.search(line) for line in lines):
+            continue
+        kept += itertools.takewhile(lambda line: not _PYTEST_FRAME.search(line), lines)
     return "\n".join(kept)

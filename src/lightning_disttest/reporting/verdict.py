@@ -16,6 +16,7 @@ from lightning_disttest.reporting.stories import (
     is_subreport,
     is_xfailed,
 )
+from lightning_disttest.reporting.waiting import explain_deadlock
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -65,7 +66,7 @@ class PhaseVerdict:
 
     ``troubles`` are the failures, cause first, then those who only waited; ``wasxfail`` is the reason of an expected
     failure; ``disagreement`` is what to say beside them: that the ranks had different outcomes or recorded different
-    values, or what went wrong when they left.
+    values, or what went wrong when they left; ``explanation`` is what to say before them: why nobody came further.
     """
 
     outcome: Outcome
@@ -73,6 +74,7 @@ class PhaseVerdict:
     wasxfail: str | None = None
     skip: object = None
     disagreement: str = ""
+    explanation: str = ""
 
 
 _ALL_PASSED = {phase: PhaseVerdict("passed") for phase in PHASES}
@@ -184,7 +186,8 @@ def _judge_failed_body(body: list[Trouble], late: list[Trouble]) -> dict[str, Ph
     # A rank that was ended in its teardown, by the time limit or after the grace, belongs to the failure of the body.
     own = [t for t in late if t.report is not None or t.kind is Kind.DEATH]
     ended = [t for t in late if t not in own]
-    verdicts[phase] = PhaseVerdict("failed", (*ordered, *_order(ended)))
+    timed_out = [trouble.story for trouble in ordered if trouble.kind is Kind.TIME_LIMIT]
+    verdicts[phase] = PhaseVerdict("failed", (*ordered, *_order(ended)), explanation=explain_deadlock(timed_out))
     verdicts["teardown"] = PhaseVerdict("failed" if own else "passed", _order(own))
     return verdicts
 
