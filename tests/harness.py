@@ -36,8 +36,25 @@ _OFF = (
 )
 # What runs keep of the environment of the suite; LTDT_CI_RUN is the mark by which .ci/run finds what is left.
 _KEPT = frozenset(
-    "HOME LANG LD_LIBRARY_PATH LOGNAME LTDT_CI_RUN PATH PYTHONDONTWRITEBYTECODE PYTHONHOME PYTHONPATH SHELL TEMP TERM"
-    " TMP TMPDIR TZ USER VIRTUAL_ENV".split()
+    (
+        "HOME",
+        "LANG",
+        "LD_LIBRARY_PATH",
+        "LOGNAME",
+        "LTDT_CI_RUN",
+        "PATH",
+        "PYTHONDONTWRITEBYTECODE",
+        "PYTHONHOME",
+        "PYTHONPATH",
+        "SHELL",
+        "TEMP",
+        "TERM",
+        "TMP",
+        "TMPDIR",
+        "TZ",
+        "USER",
+        "VIRTUAL_ENV",
+    )
 )
 _KEPT_PREFIXES = ("CUDA_", "LC_", "NVIDIA_")
 

@@ -30,11 +30,9 @@ from lightning_disttest.engine.supervisor import Ended, Event, RankHandle, Silen
 from lightning_disttest.engine.worlds import describe_staying
 from lightning_disttest.errors import DisttestError
 from lightning_disttest.reporting.stories import Fate, RankStory, is_subreport, is_xfailed
-from lightning_disttest.reporting.waiting import describe_quiet
+from lightning_disttest.reporting.waiting import describe_quiet, waits_in_vain
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     import pytest
 
     from lightning_disttest.engine.worlds import LiveWorld, WorldPool
@@ -44,6 +42,7 @@ End = Ended | Silenced | Interrupted | JoinFailed
 _LAUNCH_S = 10.0
 _LEAVE_S = 10.0
 _SKIP_GRACE_S = 5.0
+_SUSPICION_S = 0.5  # a rank that others have left behind is found so much later
 
 
 @dataclass(eq=False, slots=True)
@@ -110,6 +109,7 @@ class TestRun:
         self._item = item
         self._grace = settings.grace
         self._patience = Patience(settings.progress, time.monotonic())
+        self._suspicion = Patience(_SUSPICION_S, time.monotonic())
         self._ranks = [_Progress(handle) for handle in world.ranks]
         self._warnings: list[tuple[int, WarningRecorded]] = []
         self._properties: list[tuple[int, SuitePropertyRecorded]] = []
@@ -124,17 +124,16 @@ class TestRun:
         for progress in self._ranks:
             progress.handle.files.begin_test()
             progress.handle.send(self._message)
-        in_time = self._listen(lambda: all(progress.done for progress in self._ranks), deadline)
+        fate = self._listen(deadline)
         unfinished = [progress for progress in self._ranks if not progress.done]
         for progress in self._ranks:
             progress.stage = progress.handle.files.stage()  # the signal for stacks may break off what a rank waits in
         if unfinished:
             self._look_at(unfinished)
-            self._look_into(unfinished, hung=not in_time)
+            self._look_into(unfinished, hung=fate is Fate.TIMED_OUT)
         if self._world.spec.kind != "static" and not unfinished:
             self._let_leave()
         self._settle()
-        fate = Fate.WAITED if in_time else Fate.TIMED_OUT
         stories = tuple(_story(progress, fate) for progress in self._ranks)
         return TestRecord(
             stories=stories,
@@ -156,21 +155,34 @@ class TestRun:
         for progress in unfinished:
             progress.sight = sights[progress.handle]
 
-    def _listen(self, done: Callable[[], bool], deadline: float | None) -> bool:
-        """Listen until ``done`` or the grace is over; return False if the deadline came first."""
+    def _listen(self, deadline: float | None) -> Fate:
+        """Listen until all ranks are done or are to be ended; return what that means for those that are not done."""
         while True:
             self._read_inboxes()
-            if done():
-                return True
+            if all(progress.done for progress in self._ranks):
+                return Fate.FINISHED
             now = time.monotonic()
             if self._hurry_until is not None and now >= self._hurry_until:
-                return True
+                return Fate.WAITED
             if deadline is not None and now >= deadline:
-                return False
+                return Fate.TIMED_OUT
             if quiet := self._patience.is_over(now):
                 self._tell_where_ranks_are(quiet)
-            moments = [moment for moment in (self._hurry_until, deadline, self._patience.ends) if moment is not None]
-            self._supervisor.poll(min(moments) - now if moments else None)
+            waits = [self._hurry_until, deadline, self._patience.ends]
+            if any(progress.finished for progress in self._ranks):
+                if self._suspicion.is_over(now) and self._are_stranded():
+                    return Fate.STRANDED
+                waits.append(self._suspicion.ends)
+            moments = [moment for moment in waits if moment is not None]
+            self._supervisor.poll(max(0.0, min(moments) - now) if moments else None)
+
+    def _are_stranded(self) -> bool:
+        """Tell whether all ranks that are left wait, and at least one for a rank that is through with the test."""
+        self._look_at(self._ranks)
+        stories = [_story(progress, Fate.WAITED) for progress in self._ranks]
+        left = [story for story, progress in zip(stories, self._ranks, strict=True) if not progress.done]
+        finished = [story for story, progress in zip(stories, self._ranks, strict=True) if progress.finished]
+        return all(story.waits_for_others for story in left) and any(waits_in_vain(s, finished) for s in left)
 
     def _tell_where_ranks_are(self, seconds: float) -> None:
         """Show on the terminal where the ranks are that are still in the test."""
@@ -188,6 +200,7 @@ class TestRun:
                 self._arrival = arrival
                 if not isinstance(event, PhasePassed):  # may have waited in the rank until now
                     self._patience.take_news(moment)
+                    self._suspicion.take_news(moment)
                 grace = self._take(progress, event, arrival)
                 if grace is not None:
                     end = moment + grace

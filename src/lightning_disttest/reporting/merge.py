@@ -208,6 +208,8 @@ def _what_one(trouble: Trouble, frame: Frame) -> str:
     where = _where(trouble)
     if trouble.kind is Kind.DEATH:
         return f"died {where}: {trouble.story.how.splitlines()[0]}"
+    if trouble.story.fate is Fate.STRANDED and trouble.report is None:
+        return f"was still {where} and waited for a rank that had come to the end of the test"
     if trouble.kind is Kind.TIME_LIMIT:
         return f"was still {where} at the time limit of {frame.timeout:g} s"
     if trouble.kind is Kind.WAITING and trouble.story.how:

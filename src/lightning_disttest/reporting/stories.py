@@ -33,6 +33,8 @@ class Fate(enum.Enum):
     """It was still in the test at the time limit and was ended."""
     WAITED = "waited"
     """It was still in the test when the grace after another rank's failure was over, and was ended."""
+    STRANDED = "left behind"
+    """It waited for a rank that had come to the end of the test, and was ended."""
 
 
 @dataclass(frozen=True, slots=True)

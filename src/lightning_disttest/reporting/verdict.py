@@ -43,7 +43,7 @@ class Kind(enum.IntEnum):
     """Why a rank is part of a failure; a lower number is more likely the cause."""
 
     DEATH = 0
-    TIME_LIMIT = 1
+    TIME_LIMIT = 1  # or before it, when no rank can go on any more
     OWN_ERROR = 2
     COMMUNICATION = 3
     WAITING = 4
@@ -95,7 +95,7 @@ def judge(stories: Sequence[RankStory]) -> dict[str, PhaseVerdict]:
     if waiting and not body and _has_cause(late) and not _expected_failure(stories):
         body, late = [*waiting, *late], []  # a rank that never came to its own teardown: the test has one failure
     if body:
-        return _judge_failed_body(body, late)
+        return _judge_failed_body(body, late, stories)
     verdicts = {phase: _judge_unfailed(stories, phase) for phase in ("setup", "call")}
     if verdicts["setup"].outcome != "passed" or all(s.report_of("call") is None for s in stories):
         del verdicts["call"]
@@ -139,7 +139,12 @@ def _troubles_of(story: RankStory) -> list[Trouble]:
         if report.failed:
             kind = Kind.COMMUNICATION if is_communication_error(report) else Kind.OWN_ERROR
             troubles.append(Trouble(story, kind, str(report.when), arrival, report))
-    fates = {Fate.DIED: Kind.DEATH, Fate.TIMED_OUT: Kind.TIME_LIMIT, Fate.WAITED: Kind.WAITING}
+    fates = {
+        Fate.DIED: Kind.DEATH,
+        Fate.TIMED_OUT: Kind.TIME_LIMIT,
+        Fate.STRANDED: Kind.TIME_LIMIT,
+        Fate.WAITED: Kind.WAITING,
+    }
     if story.fate in fates:
         troubles.append(Trouble(story, fates[story.fate], story.phase_reported, story.end_arrival))
     return troubles
@@ -177,7 +182,9 @@ def _order(troubles: Sequence[Trouble]) -> tuple[Trouble, ...]:
     return tuple(sorted(troubles, key=key))
 
 
-def _judge_failed_body(body: list[Trouble], late: list[Trouble]) -> dict[str, PhaseVerdict]:
+def _judge_failed_body(
+    body: list[Trouble], late: list[Trouble], stories: Sequence[RankStory]
+) -> dict[str, PhaseVerdict]:
     ordered = _order(body)
     phase = ordered[0].phase
     if phase == "teardown":
@@ -186,8 +193,8 @@ def _judge_failed_body(body: list[Trouble], late: list[Trouble]) -> dict[str, Ph
     # A rank that was ended in its teardown, by the time limit or after the grace, belongs to the failure of the body.
     own = [t for t in late if t.report is not None or t.kind is Kind.DEATH]
     ended = [t for t in late if t not in own]
-    timed_out = [trouble.story for trouble in ordered if trouble.kind is Kind.TIME_LIMIT]
-    verdicts[phase] = PhaseVerdict("failed", (*ordered, *_order(ended)), explanation=explain_deadlock(timed_out))
+    explanation = explain_deadlock(stories) if ordered[0].kind is Kind.TIME_LIMIT else ""
+    verdicts[phase] = PhaseVerdict("failed", (*ordered, *_order(ended)), explanation=explanation)
     verdicts["teardown"] = PhaseVerdict("failed" if own else "passed", _order(own))
     return verdicts
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -10,6 +11,7 @@ if TYPE_CHECKING:
 
     from lightning_disttest.reporting.stories import RankStory
 
+_WORLD_BARRIER = re.compile(r'[/\\]lightning_disttest[/\\]world\.py", line \d+ in barrier$', re.MULTILINE)
 _DEFAULT = "default_pg"
 # Of these, torch wants tensors of one shape on all ranks; a barrier has none, a scatter only its source's.
 _ALIKE = frozenset(("all_reduce", "reduce", "broadcast", "all_gather", "reduce_scatter"))
@@ -61,6 +63,8 @@ def describe_state(story: RankStory) -> str:
         return "is stopped, by SIGSTOP or a debugger"
     if story.is_silent:
         return "its interpreter does not answer: native code holds the GIL, or the machine is busy"
+    if is_in_world_barrier(story):
+        return "waits in world.barrier()"
     return describe_waiting(story.collectives)
 
 
@@ -74,6 +78,30 @@ def describe_quiet(nodeid: str, seconds: float, stories: Sequence[RankStory]) ->
     if deadlock := explain_deadlock(stories):
         lines.append(f"  {deadlock}")
     return "\n".join(lines)
+
+
+def waits_in_vain(story: RankStory, finished: Sequence[RankStory]) -> bool:
+    """Tell whether a rank waits in a collective that one of those that have finished the test did not come to."""
+    if finished and is_in_world_barrier(story):
+        return True
+    return any(
+        not collective.point_to_point and any(_has_not_come(other, collective) for other in finished)
+        for collective in story.collectives
+        if collective.pending
+    )
+
+
+def is_in_world_barrier(story: RankStory) -> bool:
+    """Tell whether a rank waits in the barrier of its ``world``, which the flight recorder does not know."""
+    return _WORLD_BARRIER.search(story.stacks) is not None
+
+
+def _has_not_come(story: RankStory, collective: Collective) -> bool:
+    others = [one for one in story.collectives if one.group == collective.group and not one.point_to_point]
+    if not others:  # of other groups it may not be a member
+        return story.has_answered and collective.group == _DEFAULT
+    came_to = {one.number: one.name for one in others}
+    return max(came_to) < collective.number or came_to.get(collective.number, collective.name) != collective.name
 
 
 def explain_deadlock(stories: Sequence[RankStory]) -> str:
