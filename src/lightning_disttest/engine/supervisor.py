@@ -181,8 +181,7 @@ class Supervisor:
         self._unregister(handle.channel)
         if handle.files.raw_open:
             handle.files.read_raw()
-            if handle.files.raw_open:
-                self._unregister(handle.files.raw)
+        self._unregister(handle.files.raw)  # also when its end was read just now: its number will be another file's
         handle.channel.close()
         handle.files.close()
 
