@@ -71,6 +71,13 @@ class Rank:
 
     def run(self) -> int:
         """Serve the controller; return the exit status."""
+        try:
+            return self._serve()
+        except BaseException as error:  # noqa: BLE001  a signal handler that a test has left may raise anything
+            self.send(Interrupted("idle", pytest_in_rank.format_error(error), None))
+            return 1
+
+    def _serve(self) -> int:
         if not self._join():
             return 1
         self._session.config.hook.pytest_disttest_rank_start(config=self._session.config, rank=self._context)

@@ -309,6 +309,8 @@ def _describe_end(event: End) -> str:
             return f"called pytest.exit: {event.text}"
         case Interrupted(kind="keyboard"):
             return f"KeyboardInterrupt was raised\n{event.text}"
+        case Interrupted(kind="idle"):
+            return f"an exception was raised outside of a test\n{event.text}"
         case _:
             return f"an internal error of pytest\n{event.text}"
 

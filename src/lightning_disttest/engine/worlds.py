@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from lightning_disttest.engine import processes
 from lightning_disttest.engine.messages import (
     ForkRank,
+    Interrupted,
     JoinFailed,
     Retire,
     Retired,
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 TERM_S = 0.2
+_STATUS_S = 1.0  # from the end of a rank's channel to the word of its status
+_LAST_LINES = 20
 _INTERRUPT_S = 2.0
 
 
@@ -168,17 +171,34 @@ class WorldPool:
 
     def _died_idle(self, world: LiveWorld) -> bool:
         self._supervisor.poll(0)
+        if any(_is_ending(handle) for handle in world.ranks):
+            # Its status comes a moment after its last words.
+            self._supervisor.wait_until(
+                lambda: all(not _is_ending(h) or h.status is not None for h in world.ranks), _STATUS_S
+            )
         for handle in world.ranks:
-            if handle.status is not None:
-                what = processes.describe_status(handle.status)
-            elif handle.channel.closed:
-                what = "closed its channel to pytest"
+            if _is_ending(handle):
+                world.problems.append(_describe_idle_end(handle))
+                world.healthy = False
             else:
                 handle.inbox.clear()  # what a thread of the last test said after its end is not of the next one
-                continue
-            world.problems.append(f"rank {handle.rank} (pid {handle.pid}) {what} between two tests")
-            world.healthy = False
         return not world.healthy
+
+
+def _is_ending(handle: RankHandle) -> bool:
+    """Tell whether a rank that should be idle has ended, or is about to."""
+    if handle.status is not None or handle.channel.closed:
+        return True
+    return any(isinstance(event, Interrupted) for _, _, event in handle.inbox)
+
+
+def _describe_idle_end(handle: RankHandle) -> str:
+    what = "closed its channel to pytest"
+    if handle.status is not None:
+        what = processes.describe_status(handle.status)
+    raised = "".join(event.text for _, _, event in handle.inbox if isinstance(event, Interrupted))
+    text = f"rank {handle.rank} (pid {handle.pid}) {what} between two tests\n{raised}{_last_traces(handle)}"
+    return text.rstrip()
 
 
 def _retire_problems(handle: RankHandle, limit: float) -> list[str]:
@@ -190,15 +210,22 @@ def _retire_problems(handle: RankHandle, limit: float) -> list[str]:
             retired = True
             problems += [f"rank {handle.rank} (pid {handle.pid}):\n{text}" for text in event.problems]
         elif isinstance(event, Ended) and (event.status != 0 or not retired):
-            what = processes.describe_status(event.status)
-            problems.append(f"rank {handle.rank} (pid {handle.pid}) {what} while it was leaving")
+            what = f"{processes.describe_status(event.status)} while it was leaving\n{_last_traces(handle)}".rstrip()
+            problems.append(f"rank {handle.rank} (pid {handle.pid}) {what}")
         elif isinstance(event, JoinFailed):
             problems.append(f"rank {handle.rank} (pid {handle.pid}):\n{event.text}")
     handle.inbox.clear()
     if handle.status is None:
-        what = f"{describe_staying(limit)}\n{trim_stacks(handle.files.stacks())}"
+        what = f"{describe_staying(limit)}\n{_last_traces(handle)}".rstrip()
         problems.append(f"rank {handle.rank} (pid {handle.pid}) {what}")
     return problems
+
+
+def _last_traces(handle: RankHandle) -> str:
+    """Return the stacks and the last output of a rank, as far as there are any."""
+    stacks, output = handle.files.stacks(), handle.files.last_output()
+    lines = [f"  {line}" for line in output.splitlines()[-_LAST_LINES:]]
+    return "\n".join([trim_stacks(stacks), "last output:", *lines] if lines else [trim_stacks(stacks)]).lstrip("\n")
 
 
 def describe_staying(limit: float) -> str:
