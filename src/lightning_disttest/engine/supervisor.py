@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 _ZYGOTE_END_S = 5.0
 _STACKS_S = 0.25
+_STACKS_POLL_S = 0.005
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,10 +161,15 @@ class Supervisor:
         for handle in handles:
             handle.files.forget_stacks()
             self.signal(handle, processes.STACKS_SIGNAL, group=False)
-        self.wait_until(
-            lambda: all(handle.status is not None or handle.files.stacks_are_complete() for handle in handles),
-            _STACKS_S,
-        )
+        deadline, seen = time.monotonic() + _STACKS_S, [""]
+        while time.monotonic() < deadline:
+            asked = [handle.files for handle in handles if handle.status is None]
+            written = [files.stacks() for files in asked]
+            if written == seen and all(files.stacks_are_complete() for files in asked):
+                return  # they come in many pieces, and this was the last one
+            seen = written
+            time.sleep(_STACKS_POLL_S)  # the selector hears nothing of what is written to a file
+            self.poll(0)
 
     def wait_until(self, condition: Callable[[], bool], seconds: float) -> bool:
         """Listen to all ranks until ``condition`` holds, at most ``seconds``; return whether it held."""
