@@ -132,7 +132,8 @@ class Rank:
         except pytest.exit.Exception as stop:
             return Interrupted("exit", str(stop), stop.returncode)
         except KeyboardInterrupt as interrupt:
-            return Interrupted("keyboard", pytest_in_rank.format_error(interrupt), None)
+            text = pytest_in_rank.format_error(interrupt) + pytest_in_rank.last_output(item)
+            return Interrupted("keyboard", text, None)
         except BaseException:  # noqa: BLE001  an internal error of pytest on a rank is a failure of this test
             return Interrupted("internal", traceback.format_exc(), None)
         return None
