@@ -50,6 +50,7 @@ class RankFiles:
         self._show = show
         self._pending = b""
         self._recent = b""
+        self._previous = b""
         with contextlib.ExitStack() as undo:
             self._stdout = undo.enter_context(tempfile.TemporaryFile(buffering=0))
             self._stderr = undo.enter_context(tempfile.TemporaryFile(buffering=0))
@@ -88,7 +89,7 @@ class RankFiles:
 
     def begin_test(self) -> None:
         """Start a new test: what was written before is not among its last lines."""
-        self._recent = b""
+        self._previous, self._recent = self._recent, b""
         os.pwrite(self._progress.fileno(), b"\0", 0)
 
     def stage(self) -> str:
@@ -99,6 +100,10 @@ class RankFiles:
         """Return the last output of the rank that no report carries: captured in the open phase, and raw."""
         parts = [_tail(self._stdout), _tail(self._stderr), self._recent]
         return "".join(part.decode(errors="replace") for part in parts if part)
+
+    def previous_output(self) -> str:
+        """Return the last raw output of the rank from before the test that began last."""
+        return self._previous.decode(errors="replace")
 
     def stacks(self) -> str:
         """Return the Python stacks that the rank was last asked for."""

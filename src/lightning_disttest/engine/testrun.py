@@ -310,7 +310,7 @@ def _describe_end(event: End) -> str:
         case Interrupted(kind="keyboard"):
             return f"KeyboardInterrupt was raised\n{event.text}"
         case Interrupted(kind="idle"):
-            return f"an exception was raised outside of a test\n{event.text}"
+            return f"raised an exception\n{event.text}"
         case _:
             return f"an internal error of pytest\n{event.text}"
 

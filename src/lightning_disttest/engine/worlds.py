@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 TERM_S = 0.2
 _STATUS_S = 1.0  # from the end of a rank's channel to the word of its status
+_OTHERS_S = 0.1  # for ranks that end at the same time as another
 _LAST_LINES = 20
 _INTERRUPT_S = 2.0
 
@@ -172,10 +173,8 @@ class WorldPool:
     def _died_idle(self, world: LiveWorld) -> bool:
         self._supervisor.poll(0)
         if any(_is_ending(handle) for handle in world.ranks):
-            # Its status comes a moment after its last words.
-            self._supervisor.wait_until(
-                lambda: all(not _is_ending(h) or h.status is not None for h in world.ranks), _STATUS_S
-            )
+            for ranks, limit in (filter(_is_ending, world.ranks), _STATUS_S), (world.ranks, _OTHERS_S):
+                self._await_statuses(list(ranks), limit)
         for handle in world.ranks:
             if _is_ending(handle):
                 world.problems.append(_describe_idle_end(handle))
@@ -183,6 +182,9 @@ class WorldPool:
             else:
                 handle.inbox.clear()  # what a thread of the last test said after its end is not of the next one
         return not world.healthy
+
+    def _await_statuses(self, ranks: list[RankHandle], limit: float) -> None:
+        self._supervisor.wait_until(lambda: all(handle.status is not None for handle in ranks), limit)
 
 
 def _is_ending(handle: RankHandle) -> bool:
@@ -196,9 +198,16 @@ def _describe_idle_end(handle: RankHandle) -> str:
     what = "closed its channel to pytest"
     if handle.status is not None:
         what = processes.describe_status(handle.status)
-    raised = "".join(event.text for _, _, event in handle.inbox if isinstance(event, Interrupted))
-    text = f"rank {handle.rank} (pid {handle.pid}) {what} between two tests\n{raised}{_last_traces(handle)}"
-    return text.rstrip()
+    raised = [event.text for _, _, event in handle.inbox if isinstance(event, Interrupted)]
+    how = f"raised an exception\n{raised[0]}" if raised else what
+    return describe_lost(handle, how, handle.files.last_output())
+
+
+def describe_lost(handle: RankHandle, how: str, output: str) -> str:
+    """Return what to say of a rank that was lost between two tests; ``how`` may have details after its first line."""
+    what, _, details = how.partition("\n")
+    begin = f"rank {handle.rank} (pid {handle.pid}) {what} between two tests\n{details}"
+    return f"{begin}{_last_traces(handle, output)}".rstrip()
 
 
 def _retire_problems(handle: RankHandle, limit: float) -> list[str]:
@@ -210,20 +219,20 @@ def _retire_problems(handle: RankHandle, limit: float) -> list[str]:
             retired = True
             problems += [f"rank {handle.rank} (pid {handle.pid}):\n{text}" for text in event.problems]
         elif isinstance(event, Ended) and (event.status != 0 or not retired):
-            what = f"{processes.describe_status(event.status)} while it was leaving\n{_last_traces(handle)}".rstrip()
+            what = f"{processes.describe_status(event.status)} while it was leaving\n{_last_traces(handle, handle.files.last_output())}".rstrip()
             problems.append(f"rank {handle.rank} (pid {handle.pid}) {what}")
         elif isinstance(event, JoinFailed):
             problems.append(f"rank {handle.rank} (pid {handle.pid}):\n{event.text}")
     handle.inbox.clear()
     if handle.status is None:
-        what = f"{describe_staying(limit)}\n{_last_traces(handle)}".rstrip()
+        what = f"{describe_staying(limit)}\n{_last_traces(handle, handle.files.last_output())}".rstrip()
         problems.append(f"rank {handle.rank} (pid {handle.pid}) {what}")
     return problems
 
 
-def _last_traces(handle: RankHandle) -> str:
+def _last_traces(handle: RankHandle, output: str) -> str:
     """Return the stacks and the last output of a rank, as far as there are any."""
-    stacks, output = handle.files.stacks(), handle.files.last_output()
+    stacks = handle.files.stacks()
     lines = [f"  {line}" for line in output.splitlines()[-_LAST_LINES:]]
     return "\n".join([trim_stacks(stacks), "last output:", *lines] if lines else [trim_stacks(stacks)]).lstrip("\n")
 
