@@ -123,7 +123,7 @@ class Cell:
         begin = {"static": 0.15, "dynamic": 0.25, "standalone": 0.15}[self.kind] + 0.5 * self.launched
         if self.effect is Effect.HANGS:
             leaves = self.place == "exit" and self.kind != "static"
-            return begin + (_LEAVE_S if leaves else LIMITS_S[self.kind] * (2 if self.place == "between" else 1))
+            return begin + (_LEAVE_S if leaves else LIMITS_S[self.kind])
         return begin + (5.0 if self.effect is Effect.STOPS_RUN else 0.0)
 
 

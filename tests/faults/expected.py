@@ -76,16 +76,15 @@ def _expect_between(cell: Cell) -> Expected:
     """After the test was reported: an error at that test, as the last one that used the world."""
     if cell.effect is Effect.HARMLESS:
         return Expected({"": "passed", "_next": "passed"})
+    outcomes = {"": "passed+error", "_next": "passed"}
     if cell.effect is Effect.HANGS:
         # Nobody can know it before the next test, whose limit is the one that is reached.
         limit = LIMITS_S[cell.kind]
-        outcomes = {"": "passed", "_never_begins": "error", "_next": "passed"}
-        title = f"was still before setup at the time limit of {limit:g} s"
-        return Expected(outcomes, "_never_begins", (title,), "setup", _stack(cell), seconds=_patience(limit))
-    outcomes = {"": "passed+error", "_next": "passed"}
+        title = f"did not take the next test within {limit:g} s, and was killed: it hung between two tests"
+        return Expected(outcomes, "", (title,), "teardown", _stack(cell), _last_words(cell))
     shows = ("KeyboardInterrupt",) if cell.fault == "keyboard_interrupt" else FAULTS[cell.fault].shows
     raises = FAULTS[cell.fault].effect is not Effect.DIES or cell.fault == "keyboard_interrupt"
-    how = "exited with status 1" if raises else shows[0]
+    how = "raised an exception" if raises else shows[0]
     told = shows if raises else ()
     return Expected(outcomes, "", (f"{how} between two tests",), "teardown", told, _last_words(cell))
 
@@ -112,7 +111,8 @@ def _expect_exit(cell: Cell) -> Expected:
 
 
 def _last_words(cell: Cell) -> tuple[str, ...]:
-    return ("last words of rank {rank}",)
+    """Return the last output of each rank; that of a flood is the flood."""
+    return () if "flood" in cell.fault else ("last words of rank {rank}",)
 
 
 def _stack(cell: Cell) -> tuple[str, ...]:

@@ -97,10 +97,9 @@ def _write_cell(cell: Cell) -> str:
     if cell.kind == "static" and cell.place == "exit":  # a test that fails, after which the world is ended in order
         mark = _mark(cell.kind, LIMITS_S[cell.kind])
         parts.append(f'{mark}\ndef test_{cell.name}_ends_world():\n    raise AssertionError("on purpose")\n')
-    if cell.place == "between" and cell.effect is Effect.HANGS:
-        mark = _mark(cell.kind, LIMITS_S[cell.kind])
-        parts.append(f"{mark}\ndef test_{cell.name}_never_begins():\n    injected.meet()\n")
-    parts.append(f"{_mark(cell.kind, _INNOCENT_LIMIT_S)}\ndef test_{cell.name}_next():\n    {_innocent(cell)}\n")
+    hung = cell.place == "between" and cell.effect is Effect.HANGS  # until the limit of the next test
+    limit = LIMITS_S[cell.kind] if hung else _INNOCENT_LIMIT_S
+    parts.append(f"{_mark(cell.kind, limit)}\ndef test_{cell.name}_next():\n    {_innocent(cell)}\n")
     return "\n\n".join(parts)
 
 
