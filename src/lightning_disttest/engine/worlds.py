@@ -206,8 +206,7 @@ def _describe_idle_end(handle: RankHandle) -> str:
 def describe_lost(handle: RankHandle, how: str, output: str) -> str:
     """Return what to say of a rank that was lost between two tests; ``how`` may have details after its first line."""
     what, _, details = how.partition("\n")
-    begin = f"rank {handle.rank} (pid {handle.pid}) {what} between two tests\n{details}"
-    return f"{begin}{_last_traces(handle, output)}".rstrip()
+    return _describe(handle, f"{what} between two tests\n{details}", output)
 
 
 def _retire_problems(handle: RankHandle, limit: float) -> list[str]:
@@ -219,22 +218,22 @@ def _retire_problems(handle: RankHandle, limit: float) -> list[str]:
             retired = True
             problems += [f"rank {handle.rank} (pid {handle.pid}):\n{text}" for text in event.problems]
         elif isinstance(event, Ended) and (event.status != 0 or not retired):
-            what = f"{processes.describe_status(event.status)} while it was leaving\n{_last_traces(handle, handle.files.last_output())}".rstrip()
-            problems.append(f"rank {handle.rank} (pid {handle.pid}) {what}")
+            what = f"{processes.describe_status(event.status)} while it was leaving\n"
+            problems.append(_describe(handle, what, handle.files.last_output()))
         elif isinstance(event, JoinFailed):
             problems.append(f"rank {handle.rank} (pid {handle.pid}):\n{event.text}")
     handle.inbox.clear()
     if handle.status is None:
-        what = f"{describe_staying(limit)}\n{_last_traces(handle, handle.files.last_output())}".rstrip()
-        problems.append(f"rank {handle.rank} (pid {handle.pid}) {what}")
+        problems.append(_describe(handle, f"{describe_staying(limit)}\n", handle.files.last_output()))
     return problems
 
 
-def _last_traces(handle: RankHandle, output: str) -> str:
-    """Return the stacks and the last output of a rank, as far as there are any."""
-    stacks = handle.files.stacks()
-    lines = [f"  {line}" for line in output.splitlines()[-_LAST_LINES:]]
-    return "\n".join([trim_stacks(stacks), "last output:", *lines] if lines else [trim_stacks(stacks)]).lstrip("\n")
+def _describe(handle: RankHandle, what: str, output: str) -> str:
+    """Return a problem of a rank: what is said of it, its stacks and its last output, as far as there are any."""
+    parts = [f"rank {handle.rank} (pid {handle.pid}) {what}{trim_stacks(handle.files.stacks())}".rstrip()]
+    if lines := output.splitlines()[-_LAST_LINES:]:
+        parts += ["last output:", *(f"  {line}" for line in lines)]
+    return "\n".join(parts)
 
 
 def describe_staying(limit: float) -> str:
