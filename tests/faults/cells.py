@@ -9,6 +9,8 @@ import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 
+import pytest
+
 SETUPS = ("session_setup", "module_setup", "function_setup")
 PLACES = (*SETUPS, "call", "teardown", "between", "exit")
 RANKS = ("rank0", "rank1", "all")
@@ -133,6 +135,8 @@ def why_impossible(cell: Cell) -> str:
         return "a world that is used once has no time between two tests"
     if cell.fault == "group" and sys.version_info < (3, 11):
         return "this Python has no exception groups"
+    if cell.fault == "subtest" and not hasattr(pytest, "Subtests"):
+        return "this pytest has no subtests"
     if cell.fault == "subtest" and cell.place in ("session_setup", "module_setup"):
         return "the fixture subtests has the scope of a test"
     if cell.fault == "subtest" and cell.place in ("between", "exit"):

@@ -21,7 +21,7 @@ class Expected:
         shows: texts that are in what is told.
         of_each_rank: the same, for each rank that was hit.
         returncode: exit status of the run, when the fault stops it.
-        seconds: how long the test with the fault, or the one that tells of it, may take.
+        seconds: how long each of them may take.
     """
 
     outcomes: dict[str, str]

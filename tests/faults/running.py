@@ -20,6 +20,7 @@ _SLACK_S = 120.0
 _AT_ONCE = 2
 _TITLE = re.compile(r"^_+ (?P<who>.+?) \(pid (?P<pids>[\d, ]+)\): (?P<what>.*?)(?P<cause> <- the cause)? _+$", re.M)
 _LATE = re.compile(r"^(?P<who>rank \d+) \(pid (?P<pids>\d+)\):? ?(?P<what>.*)$", re.M)
+_ENDED = re.compile(r"^_+ (ranks? [\d, -]+ of \d+): came to the end of the test _+$", re.M)
 _EXIT = re.compile(r"pytest\.exit was called on (?:rank (\d)|the fresh process) in (\S+)\)")
 
 
@@ -86,10 +87,10 @@ def check(cell: Cell, expected: Expected, observed: Observed) -> list[str]:
         return problems + _check_stopped(cell, expected, observed)
     if observed.outcomes != expected.outcomes:
         problems.append(f"outcomes are {observed.outcomes}, not {expected.outcomes}")
+    problems += _check_seconds(expected, observed)
     if expected.speaker is None:
         return problems
-    text = observed.texts.get(expected.speaker, "")
-    return problems + _check_text(cell, expected, observed, text) + _check_seconds(expected, observed)
+    return problems + _check_text(cell, expected, observed, observed.texts.get(expected.speaker, ""))
 
 
 def _check_stopped(cell: Cell, expected: Expected, observed: Observed) -> list[str]:
@@ -117,6 +118,7 @@ def _check_text(cell: Cell, expected: Expected, observed: Observed, text: str) -
         titles = list(_TITLE.finditer(text))
         if titles and cell.world_size > 1 and not (titles[0]["cause"] and _ranks_in(titles[0]["who"]) & {*cell.hit}):
             problems.append(f"the cause is {titles[0].group()!r}")
+        problems += _check_others(cell, text)
     return [f"{problem}:\n{text}" if problem is problems[-1] else problem for problem in problems]
 
 
@@ -133,6 +135,15 @@ def _check_title(rank: int, pid: int, titles: Sequence[str], text: str) -> list[
     return []
 
 
+def _check_others(cell: Cell, text: str) -> list[str]:
+    """Of the ranks that were not hit it is said, too, what became of them."""
+    if cell.place in ("between", "exit"):
+        return []
+    told = [match["who"] for match in _TITLE.finditer(text)] + _ENDED.findall(text)
+    silent = set(range(cell.world_size)) - {*cell.hit}.union(*map(_ranks_in, told))
+    return [f"nothing is said of rank {rank}" for rank in sorted(silent)]
+
+
 def _ranks_in(who: str) -> set[int]:
     """Return the ranks that words like ``ranks 0-1 of 2`` name; a fresh process is rank 0."""
     found: set[int] = set()
@@ -142,7 +153,7 @@ def _ranks_in(who: str) -> set[int]:
 
 
 def _check_seconds(expected: Expected, observed: Observed) -> list[str]:
-    took = observed.seconds.get(expected.speaker or "")
-    if took is None:
-        return ["how long the test took was not noted"]
-    return [f"the test took {took:.1f} s, more than {expected.seconds:g} s"] if took > expected.seconds else []
+    missing = expected.outcomes.keys() - observed.seconds.keys()
+    problems = [f"how long test{end} took was not noted" for end in sorted(missing)]
+    late = {end: took for end, took in observed.seconds.items() if took > expected.seconds}
+    return problems + [f"test{end} took {took:.1f} s, more than {expected.seconds:g} s" for end, took in late.items()]

@@ -31,10 +31,11 @@ from tests.faults.running import Observed, check, run_group
 
 KILLED = Cell("static", "call", "sigkill", "rank1")
 TITLE = "______ rank 1 of 2 (pid 41): died in call: killed by SIGKILL <- the cause ______"
+OTHER = "______ rank 0 of 2 (pid 40): lost its connection to a peer in call ______"
 WORDS = "last output:\n  last words of rank 1"
 SEEN = Observed(
     outcomes={"": "failed", "_next": "passed"},
-    texts={"": f"{TITLE}\n{WORDS}\n"},
+    texts={"": f"{TITLE}\n{WORDS}\n{OTHER}\n"},
     seconds={"": 0.2, "_next": 0.1},
     pids={1: 41},
     returncode=1,
@@ -65,6 +66,7 @@ def test_only_few_cells_are_impossible() -> None:
     assert {(cell.place, cell.ranks) for cell in VALID} == set(itertools.product(PLACES, RANKS))
 
 
+@pytest.mark.skipif(not hasattr(pytest, "Subtests"), reason="this pytest has no subtests")
 def test_subtests_have_the_scope_of_a_test(pytester: pytest.Pytester) -> None:
     """A session's fixture cannot have subtests, as the matrix says."""
     pytester.makepyfile(
@@ -159,9 +161,11 @@ def test_what_must_be_is_no_problem() -> None:
         ({"pids": {}}, "the fault happened on the ranks [], not [1]"),
         ({"pids": {1: 42}}, "rank 1 is shown without its pid 42"),
         ({"pids": {0: 40, 1: 41}}, "the fault happened on the ranks [0, 1], not [1]"),
-        ({"seconds": {"": 99.0}}, "the test took 99.0 s, more than 10 s"),
-        ({"seconds": {}}, "how long the test took was not noted"),
+        ({"seconds": {"": 99.0, "_next": 0.1}}, "test took 99.0 s, more than 10 s"),
+        ({"seconds": {"": 0.2, "_next": 99.0}}, "test_next took 99.0 s, more than 10 s"),
+        ({"seconds": {"": 0.2}}, "how long test_next took was not noted"),
         ({"left_over": ("7: sleep",)}, "a process of the run is left: 7: sleep"),
+        ({"texts": {"": f"{TITLE}\n{WORDS}"}}, "nothing is said of rank 0"),
         ({"texts": {"": TITLE}}, "'last words of rank 1' is not in the text"),
         ({"texts": {"": f"{TITLE.replace('SIGKILL', 'SIGTERM')}\n{WORDS}"}}, "rank 1 is said to have"),
         ({"texts": {"": f"{TITLE.replace('in call', 'in setup')}\n{WORDS}"}}, "rank 1 is said to have"),
@@ -179,6 +183,12 @@ def test_what_must_not_be_is_a_problem(change: dict[str, object], problem: str) 
 STOPPED = Cell("dynamic", "call", "pytest_exit", "rank1")
 SAID = "a test wants to stop (pytest.exit was called on rank 1 in t.py::test_dynamic_call_pytest_exit_rank1)"
 ENDED = Observed({}, {}, {}, {1: 41}, 9, SAID)
+
+
+def test_ranks_that_came_to_the_end_are_told_of() -> None:
+    """It is enough to say of a rank that it came to the end."""
+    text = f"{TITLE}\n{WORDS}\n______ rank 0 of 2: came to the end of the test ______\n"
+    assert check(KILLED, expect(KILLED), dataclasses.replace(SEEN, texts={"": text})) == []
 
 
 def test_a_stopped_run_is_no_problem() -> None:
