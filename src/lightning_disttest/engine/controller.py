@@ -9,6 +9,7 @@ import secrets
 import time
 import warnings
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
@@ -18,7 +19,7 @@ from lightning_disttest.engine.messages import RunItem
 from lightning_disttest.engine.rank import prepare_zygote, rank_main
 from lightning_disttest.engine.supervisor import Supervisor
 from lightning_disttest.engine.testrun import TestRun
-from lightning_disttest.engine.worlds import LiveWorld, WorldPool, WorldSpec
+from lightning_disttest.engine.worlds import LiveWorld, WorldPool, WorldSpec, describe_lost
 from lightning_disttest.errors import BenchmarkOnRanks, RankNotStarted, RanksFailed, UnsafeFork, ZygoteLost
 from lightning_disttest.reporting.command import command_for
 from lightning_disttest.reporting.merge import Frame, apply_verdict, merge_attributes, merge_subreports, name_ranks
@@ -30,7 +31,6 @@ from lightning_disttest.selection.marks import Plan, plan_of
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
-    from pathlib import Path
 
     from lightning_disttest.engine.testrun import TestRecord
     from lightning_disttest.reporting.stories import RankStory
@@ -193,6 +193,23 @@ class Controller:
 
     def _run(self, item: pytest.Item, plan: Plan, pool: WorldPool) -> tuple[TestRecord, _Outcome]:
         timeout = limit_of(item, plan, self._settings)
+        world, record, message = self._run_on_ranks(item, plan, pool, timeout)
+        if lost := _lost_before(world, record, timeout):
+            self._report_late(world, lost)
+            pool.end(world)
+            world, record, message = self._run_on_ranks(item, plan, pool, timeout)  # on new ranks: it never began
+        tmp_path = Path(message.tmp_path)
+        world.last_nodeid = item.nodeid
+        world.limit = timeout or _RETIRE_S
+        problems = self._release(world, record, pool, message)
+        outcome = self._judge(item, plan, record, problems, timeout)
+        passed = all(verdict.outcome == "passed" for verdict in outcome.verdicts.values())
+        pytest_bridge.retain_tmp_path(self._config, tmp_path, passed)
+        return record, outcome
+
+    def _run_on_ranks(
+        self, item: pytest.Item, plan: Plan, pool: WorldPool, timeout: float
+    ) -> tuple[LiveWorld, TestRecord, RunItem]:
         deadline = time.monotonic() + timeout if timeout else None
         spec = WorldSpec(plan.kind, plan.world_size, plan.device, plan.backend)
         world, dead = pool.take(spec)
@@ -210,13 +227,7 @@ class Controller:
             raise
         if record.inherited:
             self._report_late(world, list(record.inherited))
-        world.last_nodeid = item.nodeid
-        world.limit = timeout or _RETIRE_S
-        problems = self._release(world, record, pool, message)
-        outcome = self._judge(item, plan, record, problems, timeout)
-        passed = all(verdict.outcome == "passed" for verdict in outcome.verdicts.values())
-        pytest_bridge.retain_tmp_path(self._config, tmp_path, passed)
-        return record, outcome
+        return world, record, message
 
     def _release(self, world: LiveWorld, record: TestRecord, pool: WorldPool, message: RunItem) -> list[str]:
         """Keep the world for the next test, or end it; return the problems of fixtures that ended with it."""
@@ -306,6 +317,21 @@ class Controller:
             when="teardown",
         )
         pytest_bridge.log_report(item, report)
+
+
+def _lost_before(world: LiveWorld, record: TestRecord, timeout: float) -> list[str]:
+    """Return what to say of ranks of a kept world that were lost by what the last test had left there.
+
+    They died, or hung until the time limit, before they began with this item.
+    """
+    if not world.last_nodeid or record.exit is not None:
+        return []
+    hows = {Fate.DIED: "", Fate.TIMED_OUT: f"did not take the next test within {timeout:g} s, and was killed: it hung"}
+    return [
+        describe_lost(handle, story.how or hows[story.fate], handle.files.previous_output() + story.last_output)
+        for handle, story in zip(world.ranks, record.stories, strict=True)
+        if story.phase == "start" and story.fate in hows
+    ]
 
 
 def _hidden_failure(outcome: _Outcome, when: str) -> PhaseVerdict | None:

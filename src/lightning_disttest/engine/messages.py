@@ -183,7 +183,8 @@ class ItemFinished:
 class Interrupted:
     """Rank to controller: the run of an item was left by an exception that pytest does not turn into a report.
 
-    ``kind`` is ``exit`` (pytest.exit), ``keyboard`` (KeyboardInterrupt) or ``internal`` (anything else).
+    ``kind`` is ``exit`` (pytest.exit), ``keyboard`` (KeyboardInterrupt), ``idle`` (anything, outside of items)
+    or ``internal`` (anything else).
     """
 
     kind: str

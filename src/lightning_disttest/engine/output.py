@@ -51,6 +51,7 @@ class RankFiles:
         self._show = show
         self._pending = b""
         self._recent = b""
+        self._previous = b""
         with contextlib.ExitStack() as undo:
             self._stdout = undo.enter_context(tempfile.TemporaryFile(buffering=0))
             self._stderr = undo.enter_context(tempfile.TemporaryFile(buffering=0))
@@ -94,7 +95,7 @@ class RankFiles:
 
     def begin_test(self) -> None:
         """Start a new test: what was written before is not among its last lines."""
-        self._recent = b""
+        self._previous, self._recent = self._recent, b""
         os.pwrite(self._progress.fileno(), b"\0", 0)
 
     def stage(self) -> str:
@@ -110,6 +111,10 @@ class RankFiles:
         """Ask the rank where it is; one that does not read its questions must not block us."""
         with contextlib.suppress(BlockingIOError, BrokenPipeError):
             os.write(self._ask, b"?")
+
+    def previous_output(self) -> str:
+        """Return the last raw output of the rank from before the test that began last."""
+        return self._previous.decode(errors="replace")
 
     def stacks(self) -> str:
         """Return the Python stacks that the rank was last asked for."""

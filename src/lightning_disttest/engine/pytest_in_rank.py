@@ -35,6 +35,7 @@ _REPORTING_HOOKS = (
 _INHERITED_CAPTURE = pytest.StashKey[Any]()
 # What every report has; a plugin, or pytest itself for an expected failure, may have added more.
 _PLAIN_ATTRIBUTES = pytest.TestReport("", ("", None, ""), {}, "passed", None, "call").__dict__.keys()
+_LAST_LINES = 20
 _PACKAGE = Path(__file__).parent.parent
 # pytest-timeout's timer would end a rank behind our back; the controller watches the time of every rank.
 _REPLACED_PLUGINS = ("timeout", "lightning_disttest")
@@ -149,6 +150,13 @@ def format_error(error: BaseException) -> str:
     formatted = traceback.TracebackException.from_exception(error)
     formatted.stack[:] = [frame for frame in formatted.stack if not _is_internal(frame.filename)]
     return "".join(formatted.format())
+
+
+def last_output(item: pytest.Item) -> str:
+    """Return the last lines that were captured of an item, for one whose reports do not come to carry them."""
+    captured = "".join(text for _, key, text in item._report_sections if key in ("stdout", "stderr"))
+    lines = [f"  {line}\n" for line in captured.splitlines()[-_LAST_LINES:]]
+    return "".join(["last output:\n", *lines]) if lines else ""
 
 
 def _is_internal(filename: str) -> bool:

@@ -73,6 +73,13 @@ class Rank:
 
     def run(self) -> int:
         """Serve the controller; return the exit status."""
+        try:
+            return self._serve()
+        except BaseException as error:  # noqa: BLE001  a signal handler that a test has left may raise anything
+            self.send(Interrupted("idle", pytest_in_rank.format_error(error), None))
+            return 1
+
+    def _serve(self) -> int:
         if not self._join():
             return 1
         self._session.config.hook.pytest_disttest_rank_start(config=self._session.config, rank=self._context)
@@ -133,7 +140,8 @@ class Rank:
         except pytest.exit.Exception as stop:
             return Interrupted("exit", str(stop), stop.returncode)
         except KeyboardInterrupt as interrupt:
-            return Interrupted("keyboard", pytest_in_rank.format_error(interrupt), None)
+            text = pytest_in_rank.format_error(interrupt) + pytest_in_rank.last_output(item)
+            return Interrupted("keyboard", text, None)
         except BaseException:  # noqa: BLE001  an internal error of pytest on a rank is a failure of this test
             return Interrupted("internal", traceback.format_exc(), None)
         return None

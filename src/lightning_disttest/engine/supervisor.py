@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 _ZYGOTE_END_S = 5.0
 _STACKS_S = 0.25
 _ANSWER_S = 0.25
+_STACKS_POLL_S = 0.005
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,10 +172,15 @@ class Supervisor:
             handle.files.forget_stacks()
             self.signal(handle, signal.SIGCONT, group=False)  # first: a stopped one gives the other to any thread
             self.signal(handle, processes.STACKS_SIGNAL, group=False)
-        self.wait_until(
-            lambda: all(handle.status is not None or handle.files.stacks_are_complete() for handle in handles),
-            _STACKS_S,
-        )
+        deadline, seen = time.monotonic() + _STACKS_S, [""]
+        while time.monotonic() < deadline:
+            asked = [handle.files for handle in handles if handle.status is None]
+            written = [files.stacks() for files in asked]
+            if written == seen and all(files.stacks_are_complete() for files in asked):
+                return  # they come in many pieces, and this was the last one
+            seen = written
+            time.sleep(_STACKS_POLL_S)  # the selector hears nothing of what is written to a file
+            self.poll(0)
 
     def ask_where(self, handles: list[RankHandle]) -> None:
         """Ask ranks where they are, and wait a moment for those that can tell."""
@@ -202,8 +208,7 @@ class Supervisor:
         self._unregister(handle.channel)
         if handle.files.raw_open:
             handle.files.read_raw()
-            if handle.files.raw_open:
-                self._unregister(handle.files.raw)
+        self._unregister(handle.files.raw)  # also when its end was read just now: its number will be another file's
         handle.channel.close()
         handle.files.close()
 

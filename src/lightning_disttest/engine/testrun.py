@@ -358,6 +358,8 @@ def _describe_end(event: End) -> str:
             return f"called pytest.exit: {event.text}"
         case Interrupted(kind="keyboard"):
             return f"KeyboardInterrupt was raised\n{event.text}"
+        case Interrupted(kind="idle"):
+            return f"raised an exception\n{event.text}"
         case _:
             return f"an internal error of pytest\n{event.text}"
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from lightning_disttest.engine import processes
 from lightning_disttest.engine.messages import (
     ForkRank,
+    Interrupted,
     JoinFailed,
     Retire,
     Retired,
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 TERM_S = 0.2
+_STATUS_S = 1.0  # from the end of a rank's channel to the word of its status
+_OTHERS_S = 0.1  # for ranks that end at the same time as another
+_LAST_LINES = 20
 _INTERRUPT_S = 2.0
 
 
@@ -168,17 +172,41 @@ class WorldPool:
 
     def _died_idle(self, world: LiveWorld) -> bool:
         self._supervisor.poll(0)
+        if any(_is_ending(handle) for handle in world.ranks):
+            for ranks, limit in (filter(_is_ending, world.ranks), _STATUS_S), (world.ranks, _OTHERS_S):
+                self._await_statuses(list(ranks), limit)
         for handle in world.ranks:
-            if handle.status is not None:
-                what = processes.describe_status(handle.status)
-            elif handle.channel.closed:
-                what = "closed its channel to pytest"
+            if _is_ending(handle):
+                world.problems.append(_describe_idle_end(handle))
+                world.healthy = False
             else:
                 handle.inbox.clear()  # what a thread of the last test said after its end is not of the next one
-                continue
-            world.problems.append(f"rank {handle.rank} (pid {handle.pid}) {what} between two tests")
-            world.healthy = False
         return not world.healthy
+
+    def _await_statuses(self, ranks: list[RankHandle], limit: float) -> None:
+        self._supervisor.wait_until(lambda: all(handle.status is not None for handle in ranks), limit)
+
+
+def _is_ending(handle: RankHandle) -> bool:
+    """Tell whether a rank that should be idle has ended, or is about to."""
+    if handle.status is not None or handle.channel.closed:
+        return True
+    return any(isinstance(event, Interrupted) for _, _, event in handle.inbox)
+
+
+def _describe_idle_end(handle: RankHandle) -> str:
+    what = "closed its channel to pytest"
+    if handle.status is not None:
+        what = processes.describe_status(handle.status)
+    raised = [event.text for _, _, event in handle.inbox if isinstance(event, Interrupted)]
+    how = f"raised an exception\n{raised[0]}" if raised else what
+    return describe_lost(handle, how, handle.files.last_output())
+
+
+def describe_lost(handle: RankHandle, how: str, output: str) -> str:
+    """Return what to say of a rank that was lost between two tests; ``how`` may have details after its first line."""
+    what, _, details = how.partition("\n")
+    return _describe(handle, f"{what} between two tests\n{details}", output)
 
 
 def _retire_problems(handle: RankHandle, limit: float) -> list[str]:
@@ -190,15 +218,22 @@ def _retire_problems(handle: RankHandle, limit: float) -> list[str]:
             retired = True
             problems += [f"rank {handle.rank} (pid {handle.pid}):\n{text}" for text in event.problems]
         elif isinstance(event, Ended) and (event.status != 0 or not retired):
-            what = processes.describe_status(event.status)
-            problems.append(f"rank {handle.rank} (pid {handle.pid}) {what} while it was leaving")
+            what = f"{processes.describe_status(event.status)} while it was leaving\n"
+            problems.append(_describe(handle, what, handle.files.last_output()))
         elif isinstance(event, JoinFailed):
             problems.append(f"rank {handle.rank} (pid {handle.pid}):\n{event.text}")
     handle.inbox.clear()
     if handle.status is None:
-        what = f"{describe_staying(limit)}\n{trim_stacks(handle.files.stacks())}"
-        problems.append(f"rank {handle.rank} (pid {handle.pid}) {what}")
+        problems.append(_describe(handle, f"{describe_staying(limit)}\n", handle.files.last_output()))
     return problems
+
+
+def _describe(handle: RankHandle, what: str, output: str) -> str:
+    """Return a problem of a rank: what is said of it, its stacks and its last output, as far as there are any."""
+    parts = [f"rank {handle.rank} (pid {handle.pid}) {what}{trim_stacks(handle.files.stacks())}".rstrip()]
+    if lines := output.splitlines()[-_LAST_LINES:]:
+        parts += ["last output:", *(f"  {line}" for line in lines)]
+    return "\n".join(parts)
 
 
 def describe_staying(limit: float) -> str:
