@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from random import Random
 
 from tests.faults.cells import LIMITS_S, SETUPS, Cell, Effect
 
@@ -83,6 +84,18 @@ def write_cells(cells: Iterable[Cell]) -> dict[str, str]:
     return files
 
 
+def write_around(cells: Sequence[Cell], innocent: int, chosen: Random) -> dict[str, str]:
+    """Return the files of one run of static cells with so many innocent tests around them, in random order."""
+    parts = [*map(_write_cell, cells), *(_write_innocent(number) for number in range(innocent))]
+    chosen.shuffle(parts)
+    return write_cells(cells) | {"test_static.py": "\n\n".join([_HEAD.format(imports=""), *parts])}
+
+
+def _write_innocent(number: int) -> str:
+    mark = _mark("static", _INNOCENT_LIMIT_S)
+    return f"{mark}\ndef test_innocent_{number}():\n    {_innocent('static')}\n"
+
+
 def _wait_of(cell: Cell) -> str:
     """Return what to wait for between two tests; a flood waits for the controller itself, which is not listening."""
     if "flood" in cell.fault:
@@ -99,7 +112,7 @@ def _write_cell(cell: Cell) -> str:
         parts.append(f'{mark}\ndef test_{cell.name}_ends_world():\n    raise AssertionError("on purpose")\n')
     hung = cell.place == "between" and cell.effect is Effect.HANGS  # until the limit of the next test
     limit = LIMITS_S[cell.kind] if hung else _INNOCENT_LIMIT_S
-    parts.append(f"{_mark(cell.kind, limit)}\ndef test_{cell.name}_next():\n    {_innocent(cell)}\n")
+    parts.append(f"{_mark(cell.kind, limit)}\ndef test_{cell.name}_next():\n    {_innocent(cell.kind)}\n")
     return "\n\n".join(parts)
 
 
@@ -141,7 +154,7 @@ def _body(cell: Cell) -> str:
     return "\n    ".join(lines or ["pass"])
 
 
-def _innocent(cell: Cell) -> str:
-    if cell.kind == "standalone":
+def _innocent(kind: str) -> str:
+    if kind == "standalone":
         return "assert torch.ones(2).sum() == 2"
     return "total = torch.ones(1)\n    torch.distributed.all_reduce(total)\n    assert total == 2"

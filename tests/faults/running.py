@@ -15,6 +15,7 @@ from tests.faults.generator import write_cells
 from tests.harness import Run, json_lines, run_pytest, write_tests
 
 GRACE_S = 0.2
+OPTIONS = (f"--disttest-grace={GRACE_S}", "--show-capture=no", "-p", "no:rerunfailures")
 _SECONDS_PER_RUN = 25.0
 _SLACK_S = 120.0
 _AT_ONCE = 2
@@ -51,9 +52,8 @@ def run_group(cells: Sequence[Cell], folder: Path) -> dict[Cell, list[str]]:
     folder.mkdir()
     write_tests(folder, write_cells(cells))
     limit = 2 * sum(cell.seconds for cell in cells) + _SLACK_S
-    options = (f"--disttest-grace={GRACE_S}", "--show-capture=no", "-p", "no:rerunfailures")
     try:
-        run = run_pytest(folder, *options, limit=limit, must_be_clean=False)
+        run = run_pytest(folder, *OPTIONS, limit=limit, must_be_clean=False)
     except subprocess.TimeoutExpired:
         return {cell: [f"the run did not end within {limit:g} s"] for cell in cells}
     (folder / "output.txt").write_text(run.output)
