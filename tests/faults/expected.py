@@ -60,6 +60,8 @@ def _expect_failure(cell: Cell) -> Expected:
     if cell.effect is Effect.HANGS:
         limit = LIMITS_S[cell.kind]
         title = f"was still in {phase} at the time limit of {limit:g} s"
+        if cell.fault == "hang_in_collective" and cell.ranks != "all":
+            title = f"was still in {phase} and waited for a rank that had come to the end of the test"
         return Expected(outcomes, "", (title,), counted, _stack(cell), _last_words(cell), seconds=_patience(limit))
     titles = [f"failed in {phase}"] if cell.world_size > 1 else []
     if titles and cell.fault == "out_of_memory":

@@ -47,8 +47,8 @@ class Sight:
 
     @property
     def may_be_held(self) -> bool:
-        """Whether native code may hold its interpreter: it did not answer, and nothing else explains that."""
-        return not self.has_answered and not self.is_stopped
+        """Whether native code may hold its interpreter, or the kernel the process: it did not answer."""
+        return not self.has_answered
 
 
 NOT_LOOKED_AT = Sight()
@@ -67,8 +67,12 @@ def look_into(supervisor: Supervisor, sights: Mapping[RankHandle, Sight], *, hun
     first: the signal for the others interrupts system calls.
     """
     held = [handle for handle, sight in sights.items() if hung and sight.may_be_held and handle.pid]
-    native = {handle: native_stacks(handle.pid) for handle in held[:_MOST_NATIVE] if handle.status is None}
-    supervisor.take_stacks(list(sights))
+    native = {
+        handle: native_stacks(handle.pid, stopped=sights[handle].is_stopped)
+        for handle in held[:_MOST_NATIVE]
+        if handle.status is None
+    }
+    supervisor.take_stacks([handle for handle, sight in sights.items() if not sight.is_stopped])
     return {
         handle: dataclasses.replace(sight, stacks=handle.files.stacks(), native_stacks=native.get(handle, ""))
         for handle, sight in sights.items()
@@ -97,15 +101,15 @@ def is_stopped(pid: int) -> bool:
     return False
 
 
-def native_stacks(pid: int) -> str:
-    """Return Python and native stacks of a process as py-spy prints them.
+def native_stacks(pid: int, *, stopped: bool) -> str:
+    """Return Python and native stacks of a process as py-spy prints them; Python stacks alone if it is stopped.
 
     Empty if py-spy is not installed, or may not look into the process (``ptrace`` is often kept to the superuser).
     """
     program = _find_py_spy()
     if program is None:
         return ""
-    command = [program, "dump", "--native", "--pid", str(pid)]
+    command = [program, "dump", "--nonblocking" if stopped else "--native", "--pid", str(pid)]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_PY_SPY_S, check=False)
     except (OSError, subprocess.TimeoutExpired):

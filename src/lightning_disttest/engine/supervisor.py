@@ -166,11 +166,10 @@ class Supervisor:
     def take_stacks(self, handles: list[RankHandle]) -> None:
         """Have ranks write their Python stacks, by a signal that needs no interpreter, and wait a moment for them.
 
-        They go on afterwards, also those that were stopped.
+        One that is stopped writes nothing. It is not to go on: what it does then is no part of what happened.
         """
         for handle in handles:
             handle.files.forget_stacks()
-            self.signal(handle, signal.SIGCONT, group=False)  # first: a stopped one gives the other to any thread
             self.signal(handle, processes.STACKS_SIGNAL, group=False)
         deadline, seen = time.monotonic() + _STACKS_S, [""]
         while time.monotonic() < deadline:

@@ -252,7 +252,7 @@ def _story_text(story: RankStory) -> str:
     if story.stacks.strip():
         parts.append("Python stacks:\n" + trim_stacks(story.stacks))
     if story.native_stacks.strip():
-        parts.append("Native stacks (py-spy):\n" + trim_stacks(story.native_stacks))
+        parts.append("Stacks that py-spy sees:\n" + trim_stacks(story.native_stacks))
     if story.last_output.strip():
         lines = story.last_output.rstrip("\n").splitlines()[-_LAST_LINES:]
         parts.append("last output:\n" + "\n".join(f"  {line}" for line in lines))
