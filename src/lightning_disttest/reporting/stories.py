@@ -132,5 +132,6 @@ def trim_stacks(stacks: str) -> str:
         lines = thread.rstrip("\n").splitlines()
         if "hread " not in thread or any(_OWN_THREAD.search(line) for line in lines):
             continue
-        kept += itertools.takewhile(lambda line: not _PYTEST_FRAME.search(line), lines)
+        own = list(itertools.takewhile(lambda line: not _PYTEST_FRAME.search(line), lines))
+        kept += own if len(own) > 1 else []
     return "\n".join(kept)
