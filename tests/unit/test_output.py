@@ -180,7 +180,7 @@ def test_stacks_that_a_process_writes_of_itself_are_complete(make_files: MakeFil
 def test_stacks_and_progress_need_no_disk() -> None:
     """They lie in memory, so that a full disk takes neither from a rank that has to be explained."""
     files = RankFiles(0, None)
-    names = [str(Path(f"/proc/self/fd/{fd}").readlink()) for fd in files.rank_ends()[-2:]]
+    names = [str(Path(f"/proc/self/fd/{fd}").readlink()) for fd in files.rank_ends()[3:5]]
     files.abandon()
 
     assert [name.partition(" ")[0] for name in names] == ["/memfd:stacks", "/memfd:progress"]

@@ -186,16 +186,23 @@ def _judge_failed_body(body: list[Trouble], late: list[Trouble]) -> dict[str, Ph
     # A rank that was ended in its teardown, by the time limit or after the grace, belongs to the failure of the body.
     own = [t for t in late if t.report is not None or t.kind is Kind.DEATH]
     ended = [t for t in late if t not in own]
-    timed_out = [trouble.story for trouble in ordered if trouble.kind is Kind.TIME_LIMIT]
-    verdicts[phase] = PhaseVerdict("failed", (*ordered, *_order(ended)), explanation=explain_deadlock(timed_out))
+    verdicts[phase] = PhaseVerdict("failed", (*ordered, *_order(ended)), explanation=_explain(ordered))
     verdicts["teardown"] = PhaseVerdict("failed" if own else "passed", _order(own))
     return verdicts
 
 
 def _judge_teardown(late: list[Trouble]) -> PhaseVerdict:
     if _has_cause(late):
-        return PhaseVerdict("failed", _order(late))
+        ordered = _order(late)
+        return PhaseVerdict("failed", ordered, explanation=_explain(ordered))
     return PhaseVerdict("passed")
+
+
+def _explain(ordered: Sequence[Trouble]) -> str:
+    """Return why nobody came further, if the time limit is the cause; else the cause says it."""
+    if ordered[0].kind is not Kind.TIME_LIMIT:
+        return ""
+    return explain_deadlock([trouble.story for trouble in ordered if trouble.kind is Kind.TIME_LIMIT])
 
 
 def _judge_unfailed(stories: Sequence[RankStory], phase: str) -> PhaseVerdict:
