@@ -52,7 +52,7 @@ class Collective:
         """The group in words."""
         if self.description == _DEFAULT:
             return "the default group"
-        return f"the group {self.group if self.description == _NO_DESCRIPTION else self.description!r}"
+        return f"the group {self.group}" if self.description == _NO_DESCRIPTION else f"the group {self.description!r}"
 
     @property
     def call(self) -> str:
