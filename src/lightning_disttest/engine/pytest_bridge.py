@@ -215,6 +215,8 @@ def show_line(config: pytest.Config, text: str) -> None:
     if reporter is not None:
         with _capture_suspended(config.pluginmanager.get_plugin("capturemanager")):
             reporter.ensure_newline()
+            if reporter._tw.width_of_current_line:  # with -q there is a line of dots that the above does not know
+                reporter.write_line("")
             reporter.write_line(text)
             reporter.flush()
 

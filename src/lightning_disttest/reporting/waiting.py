@@ -111,11 +111,11 @@ def _describe_place(story: RankStory) -> str:
 def explain_deadlock(stories: Sequence[RankStory]) -> str:
     """Say which ranks do not call the same collectives, a line for each group; empty if nothing speaks for that."""
     groups: dict[str, dict[int, list[Collective]]] = {}
-    for story in stories:
+    for story in sorted(stories, key=lambda story: story.rank):
         for collective in story.collectives:
             if not collective.point_to_point:
                 groups.setdefault(collective.group, {}).setdefault(story.rank, []).append(collective)
-    told = [story.rank for story in stories if story.knows_collectives]
+    told = sorted(story.rank for story in stories if story.knows_collectives)
     return "\n".join(filter(None, (_explain_group(by_rank, told) for by_rank in groups.values())))
 
 
