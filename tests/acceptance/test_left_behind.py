@@ -77,7 +77,7 @@ def test_rank_with_one_more_collective(run: Run) -> None:
     """The text names the collective, its number, and the rank that did not come, with its last one."""
     text = run.text("test_other_shape_of_loop")
     assert lines_with(text, "rank 0 of 2", _WAITED, "<- the cause")
-    assert lines_with(text, "rank 0 waits in number 3 of the default group, all_reduce of float32 [2, 3]")
+    assert lines_with(text, "rank 0 called number 3 of the default group, all_reduce of float32 [2, 3]")
     assert lines_with(text, "not there: rank 1 (its last one was number 2, all_reduce of float32 [2, 3])")
     assert lines_with(text, "rank 1 of 2: came to the end of the test")
 
@@ -85,9 +85,7 @@ def test_rank_with_one_more_collective(run: Run) -> None:
 def test_rank_that_has_called_nothing(run: Run) -> None:
     """A rank that took no part at all is named as well."""
     text = run.text("test_barrier_on_one_rank")
-    assert lines_with(
-        text, "rank 1 waits in number 1 of the default group, barrier", "rank 0 (it has called nothing yet)"
-    )
+    assert lines_with(text, "rank 1 called number 1 of the default group, barrier", "rank 0 (it has called none there)")
 
 
 def test_barrier_of_the_world(run: Run) -> None:

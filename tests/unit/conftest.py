@@ -9,6 +9,7 @@ import pytest
 
 from lightning_disttest.reporting.merge import Frame
 from lightning_disttest.reporting.stories import Fate, RankStory
+from lightning_disttest.reporting.waiting import Collective
 from tests.harness import plugins_off
 
 if TYPE_CHECKING:
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
 
     from lightning_disttest.settings import RankOutput
     from tests.unit.facts import Facts
+
+
+COMMAND = "pytest test_it.py::test_it"
 
 
 class Make:
@@ -80,6 +84,18 @@ class Make:
         """Return the story of a rank that was still in ``phase`` at the time limit."""
         return self.story(rank, *reports, fate=Fate.TIMED_OUT, phase=phase, end_arrival=at, **more)
 
+    def collective(self, name: str = "all_reduce", number: int = 1, **more: Any) -> Collective:
+        """Return an operation of the default group of two ranks that was begun and is not done."""
+        fields: dict[str, Any] = {
+            "group": "0",
+            "description": "default_pg",
+            "tensors": (),
+            "pending": True,
+            "point_to_point": False,
+            "members": (0, 1),
+        }
+        return Collective(name, number=number, **{**fields, **more})
+
     def frame(
         self,
         world_size: int = 2,
@@ -88,7 +104,7 @@ class Make:
         seconds: float = 0.0,
     ) -> Frame:
         """Return what the reports of one test have in common."""
-        return Frame("test_it.py", 7, world_size, is_fresh_process, 300.0, 0.5, seconds, rank_output)
+        return Frame("test_it.py", 7, world_size, is_fresh_process, 300.0, 0.5, seconds, rank_output, COMMAND)
 
     def subreport(self, msg: str, outcome: str = "passed", longrepr: Any = None) -> pytest.TestReport:
         """Return the report of a subtest; what tells it from others is its ``context``."""

@@ -10,7 +10,7 @@ import pytest
 from lightning_disttest.reporting import merge
 from lightning_disttest.reporting.stories import PHASES, Fate, trim_stacks
 from lightning_disttest.reporting.verdict import PhaseVerdict, add_problems, judge
-from tests.unit.conftest import raised_in_torch
+from tests.unit.conftest import COMMAND, raised_in_torch
 
 if TYPE_CHECKING:
     from lightning_disttest.reporting.merge import Frame
@@ -220,7 +220,8 @@ def test_lost_connections_are_folded_to_one_line(make: Make) -> None:
         "rank 1 of 2 (pid 101): failed in call <- the cause",
         "rank 0 of 2 (pid 100): lost its connection to a peer in call",
     ]
-    folded = report.longreprtext.partition("lost its connection to a peer")[2].strip().splitlines()[1:]
+    chain = report.longreprtext.partition("To run this test alone")[0].rpartition("\n")[0]
+    folded = chain.partition("lost its connection to a peer")[2].strip().splitlines()[1:]
     place = stories[0].reports[1].longrepr.reprcrash  # type: ignore[union-attr]
     assert folded == [f"{place.path}:{place.lineno}: RuntimeError: Connection closed by peer"]
 
@@ -293,6 +294,9 @@ def test_failure_without_any_text_is_shown(make: Make) -> None:
     assert crash_of(report)[2].startswith("rank 1 failed in call")
 
 
+STACKS_HERE = """Current thread 0x2 (most recent call first):
+  File "/home/me/test_it.py", line 7 in test_it
+"""
 STACKS = """Thread 0x1 (most recent call first):
   File "/lib/threading.py", line 320 in wait
   File "/lib/threading.py", line 1002 in _bootstrap
@@ -304,6 +308,82 @@ Current thread 0x2 (most recent call first):
   File "/site-packages/pluggy/_callers.py", line 121 in _multicall
   File "/home/me/run.py", line 3 in <module>
 """
+
+
+def test_command_that_runs_the_test_alone_is_a_section(make: Make) -> None:
+    """Below the failure of a test stands the command that runs it again; a passed test has none."""
+    failed = merged(make, [failing(make, 0, ValueError("own")), make.story(1, *make.passed())])
+    passed = merged(make, [make.story(0, *make.passed()), make.story(1, *make.passed())])
+
+    assert failed.longreprtext.splitlines()[-2].strip("- ") == "To run this test alone"
+    assert failed.longreprtext.splitlines()[-1] == COMMAND
+    assert passed.longreprtext == ""
+
+
+def test_state_of_a_rank_stands_above_its_stacks(make: Make) -> None:
+    """A rank that was ended says what it waited in, then where, then what py-spy saw; threads of ours are left out."""
+    native = (
+        "Process 101: python -m pytest\nPython v3.11.7 (/bin/python)\n\n"
+        'Thread 101 (active): "MainThread"\n    sleep (libc.so)\n    test_it (test_it.py:7)\n'
+        "    pytest_pyfunc_call (_pytest/python.py:166)\n"
+        'Thread 102 (idle): "Thread-1"\n    _serve (lightning_disttest/engine/answering.py:66)\n'
+    )
+    own = (
+        "Thread 0x9 (most recent call first):\n"
+        + '  File "/lightning_disttest/engine/answering.py", line 6 in _serve\n'
+    )
+    waiting = make.waited(1, "call", stacks=f"{own}\n{STACKS}", native_stacks=native)
+
+    text = merged(make, [failing(make, 0, ValueError("own")), waiting]).longreprtext
+
+    assert text.partition("was ended ______\n")[2].partition("\n-")[0].strip().splitlines() == [
+        "is in barrier of torch.distributed",
+        "Python stacks:",
+        *trim_stacks(STACKS).splitlines(),
+        "Native stacks (py-spy):",
+        'Thread 101 (active): "MainThread"',
+        "    sleep (libc.so)",
+        "    test_it (test_it.py:7)",
+    ]
+
+
+def test_explanation_of_a_deadlock_stands_first_and_in_the_crash_line(make: Make) -> None:
+    """Why nobody came further is the first line of a failure at the time limit and part of its short form."""
+    stories = [make.timed_out(rank, "call", collectives=(make.collective(name),)) for rank, name in enumerate("ab")]
+
+    report = merged(make, stories)
+
+    explanation = "The ranks do not call the same as number 1 of the default group: a on rank 0, b on rank 1."
+    assert report.longreprtext.splitlines()[0] == explanation
+    assert report.longrepr.reprcrash.message == (  # type: ignore[union-attr]
+        f"rank 0 was still in call at the time limit of 300 s: {explanation}"
+    )
+
+
+@pytest.mark.parametrize(
+    ("details", "reason"),
+    [
+        ({"is_stopped": True, "stacks": STACKS_HERE}, ": is stopped, by SIGSTOP or a debugger"),
+        ({"stacks": STACKS_HERE}, ": at /home/me/test_it.py:7 in test_it"),
+        ({}, ""),
+    ],
+    ids=["state", "place", "nothing"],
+)
+def test_crash_line_of_a_time_limit_says_where(make: Make, details: dict[str, Any], reason: str) -> None:
+    """The short form of a time limit has the state of the rank, else its place, else nothing."""
+    report = merged(make, [make.timed_out(0, "call", **details), make.story(1, *make.passed())])
+
+    message = report.longrepr.reprcrash.message  # type: ignore[union-attr]
+    assert message == f"rank 0 was still in call at the time limit of 300 s{reason}"
+
+
+def test_reason_of_a_crash_is_kept() -> None:
+    """The line that faulthandler writes above the stacks of a crash is kept."""
+    assert trim_stacks(f"Fatal Python error: Segmentation fault\n\n{STACKS}").splitlines()[:3] == [
+        "Fatal Python error: Segmentation fault",
+        "",
+        "Thread 0x1 (most recent call first):",
+    ]
 
 
 def test_stacks_end_where_pytest_begins() -> None:
@@ -624,7 +704,7 @@ def test_test_with_failed_subtests_counts_them(make: Make, failed: list[str], te
         for rank in range(2)
     ]
 
-    assert merged(make, stories).longrepr == text
+    assert merged(make, stories).longrepr == f"{text}\nTo run this test alone: {COMMAND}"
 
 
 def test_own_failure_beside_a_failed_subtest_is_shown(make: Make) -> None:
@@ -668,7 +748,11 @@ def test_problems_at_the_end_of_a_world_are_the_text_of_the_teardown(make: Make)
     merge.apply_verdict(report, add_problems(judge(stories)["teardown"], ["rank 0: a"]), stories, make.frame())
 
     assert report.failed
-    assert report.longrepr == ("errors while these ranks were ended, after the last test that they ran:\nrank 0: a")
+    assert str(report.longrepr).splitlines() == [
+        "errors while these ranks were ended, after the last test that they ran:",
+        "rank 0: a",
+        f"To run this test alone: {COMMAND}",
+    ]
 
 
 @pytest.mark.parametrize("world_size", [1, 2])

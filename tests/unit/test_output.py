@@ -6,7 +6,7 @@ import faulthandler
 import os
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -180,7 +180,7 @@ def test_stacks_that_a_process_writes_of_itself_are_complete(make_files: MakeFil
 def test_stacks_and_progress_need_no_disk() -> None:
     """They lie in memory, so that a full disk takes neither from a rank that has to be explained."""
     files = RankFiles(0, None)
-    names = [str(Path(f"/proc/self/fd/{fd}").readlink()) for fd in files.rank_ends()[-2:]]
+    names = [str(Path(f"/proc/self/fd/{fd}").readlink()) for fd in files.rank_ends()[3:5]]
     files.abandon()
 
     assert [name.partition(" ")[0] for name in names] == ["/memfd:stacks", "/memfd:progress"]
@@ -199,15 +199,46 @@ def test_abandoned_files_leave_no_descriptor_open() -> None:
             os.fstat(fd)
 
 
-@pytest.mark.parametrize("failing", ["memfd_create", "pipe"])
+def test_question_reaches_the_rank_and_never_blocks(make_files: MakeFiles) -> None:
+    """A question is a byte in a pipe; a rank that reads none, or closed its end, does not hold up the controller."""
+    files, rank = make_files(None)
+
+    files.ask()
+    assert os.read(rank.ask, 10) == b"?"
+    for _ in range(1 << 17):  # more than a pipe takes
+        files.ask()
+    assert len(os.read(rank.ask, 1 << 20)) >= 1 << 16
+    os.close(rank.ask)
+    files.ask()
+
+    assert not os.get_blocking(files._ask)
+
+
+def test_closed_files_leave_no_descriptor_open() -> None:
+    """What the controller keeps of a rank that ran is closed with its files, the end for questions as well."""
+    before = sorted(entry.name for entry in Path("/proc/self/fd").iterdir())
+    files = RankFiles(0, None)
+    files.handed_over()
+
+    files.close()
+
+    assert sorted(entry.name for entry in Path("/proc/self/fd").iterdir()) == before
+
+
+@pytest.mark.parametrize("failing", ["memfd_create", "pipe", "second pipe"])
 def test_files_that_can_not_be_made_leave_no_descriptor_open(monkeypatch: pytest.MonkeyPatch, failing: str) -> None:
     """A process that runs out of descriptors half way gets back those it had."""
 
-    def refuse(*_: object) -> int:
+    def refuse(*_: object) -> Any:
         raise OSError(24, "Too many open files")
 
+    genuine = os.pipe
+    calls = iter([genuine, refuse])
     before = sorted(entry.name for entry in Path("/proc/self/fd").iterdir())
-    monkeypatch.setattr(os, failing, refuse)
+    if failing == "second pipe":
+        monkeypatch.setattr(os, "pipe", lambda: next(calls)())
+    else:
+        monkeypatch.setattr(os, failing, refuse)
 
     with pytest.raises(OSError, match="Too many open files"):
         RankFiles(0, None)

@@ -26,6 +26,7 @@ OPTION_NAMES = {
     "--disttest-require": ("DISTTEST_REQUIRE", "disttest_require"),
     "--disttest-timeout": ("DISTTEST_TIMEOUT", "disttest_timeout"),
     "--disttest-grace": ("DISTTEST_GRACE", "disttest_grace"),
+    "--disttest-progress": ("DISTTEST_PROGRESS", "disttest_progress"),
     "--disttest-rank-output": ("DISTTEST_RANK_OUTPUT", "disttest_rank_output"),
 }
 MARKS = [

@@ -23,6 +23,7 @@ DEFAULTS = Settings(
     require=frozenset(),
     timeout=300.0,
     grace=0.5,
+    progress=30.0,
     rank_output="failed",
     given=frozenset(),
 )
@@ -35,6 +36,7 @@ FIELDS = {
     "--disttest-require": "require",
     "--disttest-timeout": "timeout",
     "--disttest-grace": "grace",
+    "--disttest-progress": "progress",
     "--disttest-rank-output": "rank_output",
 }
 # For each kind of option: three different values as text, and what each is taken for.

@@ -715,3 +715,17 @@ def test_stories_know_their_main_reports(make: Make) -> None:
 def test_unknown_place_is_empty(make: Make, stacks: str) -> None:
     """Stacks without a frame of the test name no place."""
     assert make.waited(0, "call", stacks=stacks).place == ""
+
+
+def test_deadlock_is_explained_where_the_time_limit_is_the_cause(make: Make) -> None:
+    """In body and teardown alike; but a death explains by itself why others wait, and is not to be overshadowed."""
+    apart = [(make.collective(name),) for name in ("all_reduce", "barrier")]
+    before = {"call": [make.report("setup")], "teardown": make.passed("setup", "call")}
+    hung = {
+        phase: [make.timed_out(rank, phase, *before[phase], collectives=apart[rank]) for rank in range(2)]
+        for phase in ("call", "teardown")
+    }
+
+    for phase, stories in hung.items():
+        assert judge(stories)[phase].explanation.startswith("The ranks do not call the same as number 1 of "), phase
+    assert judge([*hung["call"], make.died(2, "call", make.report("setup"))])["call"].explanation == ""

@@ -21,7 +21,6 @@ from lightning_disttest.engine.supervisor import Supervisor
 from lightning_disttest.engine.testrun import TestRun
 from lightning_disttest.engine.worlds import LiveWorld, WorldPool, WorldSpec, describe_lost
 from lightning_disttest.errors import BenchmarkOnRanks, RankNotStarted, RanksFailed, UnsafeFork, ZygoteLost
-from lightning_disttest.reporting.command import command_for
 from lightning_disttest.reporting.merge import Frame, apply_verdict, merge_attributes, merge_subreports, name_ranks
 from lightning_disttest.reporting.properties import merge_values, properties_of
 from lightning_disttest.reporting.stories import EXCEPTIONS, Fate
@@ -253,7 +252,7 @@ class Controller:
             grace=self._settings.grace,
             seconds=record.seconds,
             rank_output=self._settings.rank_output,
-            command=command_for(item),
+            command=pytest_bridge.command_for(item),
         )
         verdicts = judge(record.stories)
         if problems:

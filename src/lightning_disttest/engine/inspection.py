@@ -33,6 +33,7 @@ class Sight:
         stacks: the Python stack of its main thread, or of all threads, in the form of faulthandler.
         collectives: what its process groups did last; empty if it has none or did not tell.
         has_answered: whether it told where it is.
+        knows_collectives: whether it told what its process groups did.
         is_stopped: whether it was stopped by a signal or a debugger.
         is_silent: whether it could have told where it is, and did not: its interpreter is held.
         native_stacks: its native stacks, as py-spy prints them.
@@ -41,6 +42,7 @@ class Sight:
     stacks: str = ""
     collectives: tuple[Collective, ...] = ()
     has_answered: bool = False
+    knows_collectives: bool = False
     is_stopped: bool = False
     is_silent: bool = False
     native_stacks: str = ""
@@ -74,7 +76,9 @@ def look_into(supervisor: Supervisor, sights: Mapping[RankHandle, Sight], *, hun
     }
     supervisor.take_stacks([handle for handle, sight in sights.items() if not sight.is_stopped])
     return {
-        handle: dataclasses.replace(sight, stacks=handle.files.stacks(), native_stacks=native.get(handle, ""))
+        handle: dataclasses.replace(
+            sight, stacks=handle.files.stacks() or sight.stacks, native_stacks=native.get(handle, "")
+        )
         for handle, sight in sights.items()
     }
 
@@ -82,13 +86,12 @@ def look_into(supervisor: Supervisor, sights: Mapping[RankHandle, Sight], *, hun
 def _see(handle: RankHandle) -> Sight:
     lives = bool(handle.pid) and handle.status is None
     stopped = lives and is_stopped(handle.pid)
-    answer = handle.answer or WhereTold("", [])
+    answer = handle.answer or WhereTold("", None)
     return Sight(
         stacks=answer.stack,
-        collectives=tuple(
-            Collective(**{**fields, "tensors": tuple(fields["tensors"])}) for fields in answer.collectives
-        ),
+        collectives=tuple(Collective.from_fields(fields) for fields in answer.collectives or ()),
         has_answered=handle.answer is not None,
+        knows_collectives=answer.collectives is not None,
         is_stopped=stopped,
         is_silent=handle.tells and lives and not stopped and handle.answer is None,
     )
@@ -111,7 +114,7 @@ def native_stacks(pid: int, *, stopped: bool) -> str:
         return ""
     command = [program, "dump", "--nonblocking" if stopped else "--native", "--pid", str(pid)]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_PY_SPY_S, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=_PY_SPY_S, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return ""
     return done.stdout if done.returncode == 0 else ""

@@ -157,11 +157,12 @@ class PeerSignalled:
 class WhereTold:
     """Rank to controller, when asked where it is: the stack of its main thread, in the form of faulthandler.
 
-    ``collectives`` is what its process groups did last: fields of ``reporting.waiting.Collective``.
+    ``collectives`` is what its process groups did last, as fields of ``reporting.waiting.Collective``; None if it
+    could not tell. Without a stack it is no answer, but says that this rank will answer.
     """
 
     stack: str
-    collectives: list[dict[str, Any]]
+    collectives: list[dict[str, Any]] | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -75,8 +75,6 @@ def keep_stack_signals(stacks: int) -> None:
     """
     faulthandler.enable(file=stacks, all_threads=True)
     faulthandler.register(STACKS_SIGNAL, file=stacks, all_threads=True)
-    # A test that is only slow is asked, too: what it waits for in the kernel must go on afterwards.
-    signal.siginterrupt(STACKS_SIGNAL, False)
     genuine = signal.signal
 
     @functools.wraps(genuine)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import shutil
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
@@ -13,12 +15,17 @@ from _pytest.junitxml import xml_key
 from _pytest.skipping import xfailed_key
 
 from lightning_disttest.errors import TmpdirSwitchedOff
+from lightning_disttest.reporting.command import command_alone
+from lightning_disttest.settings import OPTIONS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from lightning_disttest.engine.messages import PhasePassed
+
+
+_PROGRAMS = ("pytest", "py.test")
+_INI_FILES = ("pytest.toml", ".pytest.toml", "pytest.ini", ".pytest.ini", "pyproject.toml", "tox.ini", "setup.cfg")
 
 
 class _Relay:
@@ -208,8 +215,52 @@ def show_line(config: pytest.Config, text: str) -> None:
     if reporter is not None:
         with _capture_suspended(config.pluginmanager.get_plugin("capturemanager")):
             reporter.ensure_newline()
+            if reporter._tw.width_of_current_line:  # with -q there is a line of dots that the above does not know
+                reporter.write_line("")
             reporter.write_line(text)
             reporter.flush()
+
+
+def command_for(item: pytest.Item) -> str:
+    """Return the command that runs an item again, alone, from the folder in which pytest was started."""
+    config: Any = item.config
+    here = config.invocation_params.dir
+    _, separator, name = item.nodeid.partition("::")
+    program, arguments = _started_as(config)
+    return command_alone(
+        os.path.relpath(item.path, here) + separator + name,
+        program,
+        [*arguments, *_config_file_option(config, item.path)],
+        {
+            name: "1" if action.nargs is None else str(action.nargs)
+            for action in config._parser.optparser._actions
+            for name in action.option_strings
+            if action.nargs != 0
+        },
+        {o.environment: os.environ[o.environment] for o in OPTIONS if os.environ.get(o.environment)},
+    )
+
+
+def _started_as(config: Any) -> tuple[tuple[str, ...], list[str]]:
+    """Return program and arguments of this run; a worker of pytest-xdist has those of the process that started it."""
+    program, *arguments = getattr(config, "workerinput", {}).get("mainargv", sys.argv)
+    name = Path(program).stem
+    if not hasattr(config, "workerinput"):
+        arguments = [str(argument) for argument in config.invocation_params.args]
+    elif name not in (*_PROGRAMS, "__main__"):
+        arguments = []  # those of a script that calls pytest.main
+    return ("pytest",) if name in _PROGRAMS else ("python", "-m", "pytest"), arguments
+
+
+def _config_file_option(config: pytest.Config, path: Path) -> list[str]:
+    """Name the ini file of this run, if pytest would take another one for the test alone: one nearer to it."""
+    ini = config.inipath
+    if ini is None or getattr(config.option, "inifilename", None):
+        return []
+    nearer = itertools.takewhile(lambda folder: folder != ini.parent, path.parents)
+    if ini.parent in path.parents and not any((folder / name).exists() for folder in nearer for name in _INI_FILES):
+        return []
+    return ["-c", os.path.relpath(ini, config.invocation_params.dir)]
 
 
 def _capture_suspended(manager: Any) -> contextlib.AbstractContextManager[None]:

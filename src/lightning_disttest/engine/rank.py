@@ -108,7 +108,7 @@ class Rank:
         answering.answer_questions(self._fds.ask, self._tell_where)
         return True
 
-    def _tell_where(self, stack: str, collectives: list[dict[str, Any]]) -> None:
+    def _tell_where(self, stack: str, collectives: list[dict[str, Any]] | None) -> None:
         self.send(WhereTold(stack, collectives))
 
     def _run_item(self, message: RunItem) -> bool:

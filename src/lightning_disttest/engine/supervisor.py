@@ -278,7 +278,7 @@ class Supervisor:
     def _deliver(self, handle: RankHandle, event: Event | WhereTold) -> None:
         if isinstance(event, WhereTold):
             handle.tells = True
-            handle.answer = event
+            handle.answer = event if event.stack else handle.answer
             return
         handle.inbox.append((next(self._arrivals), time.monotonic(), event))
 

@@ -61,7 +61,7 @@ class _Progress:
     ended_by: str = ""
     stage: str = ""
     end_arrival: int = 0
-    sight: Sight = NOT_LOOKED_AT
+    sight: Sight = NOT_LOOKED_AT  # at the end of the test, if it had not finished it
     stacks: str = ""
     last_output: str = ""
 
@@ -129,12 +129,11 @@ class TestRun:
         for progress in self._ranks:
             progress.stage = progress.handle.files.stage()  # the signal for stacks may break off what a rank waits in
         if unfinished:
-            self._look_at(unfinished)
             self._look_into(unfinished, hung=fate is Fate.TIMED_OUT)
         if self._world.spec.kind != "static" and not unfinished:
             self._let_leave()
         self._settle()
-        stories = tuple(_story(progress, fate) for progress in self._ranks)
+        stories = tuple(_story(progress, fate, progress.sight) for progress in self._ranks)
         return TestRecord(
             stories=stories,
             warnings=tuple(self._warnings),
@@ -144,13 +143,8 @@ class TestRun:
             seconds=time.monotonic() - begin,
         )
 
-    def _look_at(self, unfinished: list[_Progress]) -> None:
-        sights = look_at(self._supervisor, [progress.handle for progress in unfinished])
-        for progress in unfinished:
-            progress.sight = sights[progress.handle]
-
     def _look_into(self, unfinished: list[_Progress], *, hung: bool) -> None:
-        seen = {progress.handle: progress.sight for progress in unfinished}
+        seen = look_at(self._supervisor, [progress.handle for progress in unfinished])
         sights = look_into(self._supervisor, seen, hung=hung)
         for progress in unfinished:
             progress.sight = sights[progress.handle]
@@ -168,6 +162,7 @@ class TestRun:
                 return Fate.TIMED_OUT
             if quiet := self._patience.is_over(now):
                 self._tell_where_ranks_are(quiet)
+                continue  # there may be news in the inboxes by now
             waits = [self._hurry_until, deadline, self._patience.ends]
             if any(progress.finished for progress in self._ranks):
                 if self._suspicion.is_over(now) and self._are_stranded():
@@ -178,19 +173,20 @@ class TestRun:
 
     def _are_stranded(self) -> bool:
         """Tell whether all ranks that are left wait, and at least one for a rank that is through with the test."""
-        self._look_at(self._ranks)
-        stories = [_story(progress, Fate.WAITED) for progress in self._ranks]
-        left = [story for story, progress in zip(stories, self._ranks, strict=True) if not progress.done]
-        finished = [story for story, progress in zip(stories, self._ranks, strict=True) if progress.finished]
+        sights = look_at(self._supervisor, [progress.handle for progress in self._ranks if not progress.dead])
+        for progress in self._ranks:
+            progress.sight = sights.get(progress.handle, NOT_LOOKED_AT)
+        stories = [_story(progress, Fate.WAITED, progress.sight) for progress in self._ranks]
+        left = [story for story in stories if story.fate is Fate.WAITED]
+        finished = [story for story in stories if story.fate is Fate.FINISHED]
         return all(story.waits_for_others for story in left) and any(waits_in_vain(s, finished) for s in left)
 
     def _tell_where_ranks_are(self, seconds: float) -> None:
-        """Show on the terminal where the ranks are that are still in the test."""
-        unfinished = [progress for progress in self._ranks if not progress.done]
-        for progress in unfinished:
+        """Show on the terminal where the ranks are."""
+        for progress in self._ranks:
             progress.stage = progress.handle.files.stage()
-        self._look_at(unfinished)
-        stories = [_story(progress, Fate.WAITED) for progress in unfinished]
+        sights = look_at(self._supervisor, [progress.handle for progress in self._ranks if not progress.done])
+        stories = [_story(p, Fate.WAITED, sights.get(p.handle, NOT_LOOKED_AT)) for p in self._ranks]
         pytest_bridge.show_line(self._item.config, describe_quiet(self._item.nodeid, seconds, stories))
 
     def _read_inboxes(self) -> None:
@@ -318,7 +314,7 @@ class TestRun:
                 self._world.healthy = False
 
 
-def _story(progress: _Progress, unfinished: Fate) -> RankStory:
+def _story(progress: _Progress, unfinished: Fate, sight: Sight) -> RankStory:
     fate = _fate(progress, unfinished)
     return RankStory(
         rank=progress.handle.rank,
@@ -330,12 +326,12 @@ def _story(progress: _Progress, unfinished: Fate) -> RankStory:
         end_arrival=progress.end_arrival,
         how=progress.ended_by or progress.how,
         last_output=progress.last_output,
-        stacks=progress.stacks or progress.sight.stacks,
-        native_stacks=progress.sight.native_stacks,
-        collectives=progress.sight.collectives,
-        has_answered=progress.sight.has_answered,
-        is_stopped=progress.sight.is_stopped,
-        is_silent=progress.sight.is_silent,
+        stacks=progress.stacks or sight.stacks,
+        native_stacks=sight.native_stacks,
+        collectives=sight.collectives,
+        knows_collectives=sight.knows_collectives,
+        is_stopped=sight.is_stopped,
+        is_silent=sight.is_silent,
         records=progress.records,
     )
 

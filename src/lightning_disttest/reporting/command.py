@@ -2,133 +2,34 @@
 
 from __future__ import annotations
 
-import os
-import re
+import itertools
 import shlex
-import sys
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-from lightning_disttest.settings import OPTIONS
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
-    import pytest
-
-# Options that select tests, order them, distribute or repeat them, or say what is reported: with a value, and without.
-_WITH_VALUE = frozenset(
-    (
-        "--code-highlight",
-        "--color",
-        "--count",
-        "--cov-config",
-        "--cov-context",
-        "--cov-fail-under",
-        "--cov-report",
-        "--deselect",
-        "--dist",
-        "--disttest-progress",
-        "--durations",
-        "--durations-min",
-        "--group",
-        "--html",
-        "--ignore",
-        "--ignore-glob",
-        "--junit-prefix",
-        "--junit-xml",
-        "--junitxml",
-        "--last-failed-no-failures",
-        "--lfnf",
-        "--log-file",
-        "--max-worker-restart",
-        "--maxfail",
-        "--maxprocesses",
-        "--numprocesses",
-        "--only-rerun",
-        "--random-order-bucket",
-        "--random-order-seed",
-        "--report-log",
-        "--rerun-except",
-        "--reruns",
-        "--reruns-delay",
-        "--splits",
-        "--tb",
-        "--tx",
-        "--verbosity",
-        "-k",
-        "-m",
-        "-n",
-        "-r",
-    )
-)
-_WITHOUT_VALUE = frozenset(
-    (
-        "--cache-clear",
-        "--cov-append",
-        "--cov-branch",
-        "--cov-reset",
-        "--exitfirst",
-        "--failed-first",
-        "--ff",
-        "--fold-skipped",
-        "--full-trace",
-        "--last-failed",
-        "--lf",
-        "--new-first",
-        "--nf",
-        "--no-cov",
-        "--no-cov-on-fail",
-        "--no-fold-skipped",
-        "--no-header",
-        "--no-summary",
-        "--pdb",
-        "--quiet",
-        "--random-order",
-        "--self-contained-html",
-        "--showlocals",
-        "--stepwise",
-        "--stepwise-reset",
-        "--stepwise-skip",
-        "--sw",
-        "--sw-reset",
-        "--sw-skip",
-        "--trace",
-        "--verbose",
-        "-l",
-        "-q",
-        "-qq",
-        "-v",
-        "-vv",
-        "-vvv",
-        "-x",
-    )
-)
-_CLUSTER = re.compile(r"-[xqvls]{2,}$")
-_CLUSTER_KEPT = "s"
-_OPTIONAL_VALUE = "--cov"
-
-
-def command_for(item: pytest.Item) -> str:
-    """Return the command that runs an item again, from the folder in which pytest was started."""
-    config: Any = item.config
-    _, separator, name = item.nodeid.partition("::")
-    program, *_ = getattr(config, "workerinput", {}).get("mainargv", sys.argv)
-    started_by_name = Path(program).stem in ("pytest", "py.test")
-    return command_alone(
-        os.path.relpath(item.path, config.invocation_params.dir) + separator + name,
-        ("pytest",) if started_by_name else ("python", "-m", "pytest"),
-        [str(argument) for argument in config.invocation_params.args],
-        set(map(str, config.option.file_or_dir)),
-        {o.environment: os.environ[o.environment] for o in OPTIONS if os.environ.get(o.environment)},
-    )
+# Options that select, order, distribute or repeat tests, stop the run, or say what is reported.
+_LEFT_OUT = """
+    --cache-clear --co --code-highlight --collect-only --color --count --cov --cov-append --cov-branch --cov-config
+    --cov-context --cov-fail-under --cov-report --cov-reset --deselect --dist --disttest-progress --durations
+    --durations-min --exitfirst --failed-first --ff --fold-skipped --force-short-summary --full-trace --group --html
+    --ignore --ignore-glob --junit-prefix --junit-xml --junitprefix --junitxml --last-failed --last-failed-no-failures
+    --lf --lfnf --log-file --log-file-mode --max-worker-restart --maxfail --maxprocesses --new-first --nf --no-cov
+    --no-cov-on-fail --no-fold-skipped --no-header --no-showlocals --no-summary --numprocesses --only-rerun --pastebin
+    --pdb --quiet --random-order --random-order-bucket --random-order-seed --report-log --rerun-except --reruns
+    --reruns-delay --self-contained-html --show-capture --showlocals --splits --stepwise --stepwise-reset
+    --stepwise-skip --sw --sw-reset --sw-skip --tb --trace --tx --verbose --verbosity --xfail-tb -d -f -k -l -m -n -q -r
+    -v -x
+"""
+_SEPARATOR = "--"
 
 
 def command_alone(
     nodeid: str,
     program: Sequence[str],
     arguments: Sequence[str],
-    selected: Collection[str],
+    arity: Mapping[str, str],
     environment: Mapping[str, str],
 ) -> str:
     """Return a command line for a POSIX shell.
@@ -136,34 +37,43 @@ def command_alone(
     Args:
         nodeid: the test, as it is named from the folder in which the command is to be run.
         program: how pytest was started: ``("pytest",)`` or ``("python", "-m", "pytest")``.
-        arguments: the command line arguments of this run.
-        selected: those of them that name files, folders or tests.
+        arguments: the command line arguments of this run; of these, files, folders and tests are left out.
+        arity: for each option that takes values how many: ``1``, ``?``, ``*`` or ``+``, as argparse has it.
         environment: the variables by which options of this package were set.
     """
-    kept = _without_selection(arguments, selected)
+    left_out = set(_LEFT_OUT.split())
     assignments = [f"{name}={shlex.quote(value)}" for name, value in environment.items()]
-    return " ".join([*assignments, shlex.join([*program, *kept, nodeid])])
+    kept = [word for name, words in _options(arguments, arity) if name not in left_out for word in words]
+    # The test goes first: behind an option whose value may be left out it would be taken for that.
+    return " ".join([*assignments, shlex.join([*program, nodeid, *kept])])
 
 
-def _without_selection(arguments: Sequence[str], selected: Collection[str]) -> list[str]:
-    kept: list[str] = []
+def _options(arguments: Sequence[str], arity: Mapping[str, str]) -> Iterator[tuple[str, list[str]]]:
+    """Yield each option by its name, with its words; short ones that share a word are taken apart."""
     waiting = list(arguments)
-    while waiting:
-        argument = waiting.pop(0)
-        name, equals, _ = argument.partition("=")
-        if name in _WITH_VALUE:
-            if not equals and waiting:
-                waiting.pop(0)
-        elif name == _OPTIONAL_VALUE:
-            if not equals and waiting and not waiting[0].startswith("-") and waiting[0] not in selected:
-                waiting.pop(0)
-        elif _CLUSTER.match(argument):
-            kept += [f"-{letter}" for letter in argument[1:] if letter in _CLUSTER_KEPT]
-        elif argument not in selected and name not in _WITHOUT_VALUE and not _is_short_with_value(argument):
-            kept.append(argument)
-    return kept
+    while waiting and (word := waiting.pop(0)) != _SEPARATOR:
+        if word.startswith("--"):
+            name, equals, _ = word.partition("=")
+            yield name, [word, *([] if equals else _values(waiting, arity.get(name, "")))]
+        elif word.startswith("-") and word != "-":
+            yield from _short_options(word, waiting, arity)
 
 
-def _is_short_with_value(argument: str) -> bool:
-    """Tell ``-kexpression``, ``-n2`` and ``-rA`` apart: a short option that has its value in the same word."""
-    return argument[:2] in ("-k", "-m", "-n", "-r") and argument[:2] != argument and not argument.startswith("--")
+def _short_options(word: str, waiting: list[str], arity: Mapping[str, str]) -> Iterator[tuple[str, list[str]]]:
+    for position in range(1, len(word)):
+        name, rest = f"-{word[position]}", word[position + 1 :]
+        if takes := arity.get(name, ""):
+            yield name, [f"{name}{rest}"] if rest else [name, *_values(waiting, takes)]
+            return
+        yield name, [name]
+
+
+def _values(waiting: list[str], takes: str) -> list[str]:
+    """Take the values of an option from the words that follow it."""
+    if takes.isdigit():
+        values = waiting[: int(takes)]
+    else:
+        plain = itertools.takewhile(lambda word: not word.startswith("-"), waiting)
+        values = list(itertools.islice(plain, {"": 0, "?": 1}.get(takes)))
+    del waiting[: len(values)]
+    return values

@@ -66,10 +66,10 @@ def apply_verdict(report: pytest.TestReport, verdict: PhaseVerdict, stories: Seq
 
 def _add_command(longrepr: Any, command: str) -> Any:
     title = "To run this test alone"
-    if isinstance(longrepr, str):
-        return f"{longrepr}\n{title}: {command}"
-    longrepr.addsection(title, command)
-    return longrepr
+    if hasattr(longrepr, "addsection"):
+        longrepr.addsection(title, command)
+        return longrepr
+    return f"{longrepr}\n{title}: {command}"
 
 
 def _duration(phase: str, stories: Sequence[RankStory], frame: Frame) -> float:
@@ -159,7 +159,7 @@ def _chain(
     """Make one exception chain of all ranks: it survives pytest-xdist and keeps colours and the crash line."""
     elements: list[Element] = [(_native(f"{first}\n"), None, None)] if first else []
     groups = _identical(troubles)
-    crash = _crash_of(groups[0], frame)
+    crash = _crash_of(groups[0], frame, first)
     for group in groups:
         trouble = group[0]
         title = _title(group, frame, is_cause=trouble is troubles[0])
@@ -259,7 +259,7 @@ def _story_text(story: RankStory) -> str:
     return "\n".join(parts) + "\n" if parts else ""
 
 
-def _crash_of(group: Sequence[Trouble], frame: Frame) -> ReprFileLocation:
+def _crash_of(group: Sequence[Trouble], frame: Frame, explanation: str) -> ReprFileLocation:
     """Return the one line by which the short summary and JUnit know the failure."""
     trouble = group[0]
     prefix = _who(group, frame)
@@ -269,7 +269,9 @@ def _crash_of(group: Sequence[Trouble], frame: Frame) -> ReprFileLocation:
         return ReprFileLocation(crash.path, crash.lineno, f"{prefix}: {crash.message}")
     message = f"{prefix} {_what(group, frame)}"
     if trouble.kind is Kind.TIME_LIMIT:
-        message += "".join(f": {text}" for text in (describe_state(trouble.story), trouble.story.place)[:1] if text)
+        where = trouble.story.place and f"at {trouble.story.place}"
+        reasons = [*explanation.splitlines(), describe_state(trouble.story), where]
+        message += next((f": {reason}" for reason in reasons if reason), "")
     if trouble.report is not None:
         message += f": {str(longrepr).strip()}".splitlines()[0].removesuffix(": ")
     return ReprFileLocation(frame.path, frame.lineno, message)

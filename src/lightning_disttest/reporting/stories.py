@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import enum
 import itertools
+import os
 import re
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -15,8 +17,8 @@ if TYPE_CHECKING:
 
 _FRAME = re.compile(r'^  File "(.+)", line (\d+) in (.+)$', re.MULTILINE)
 _PYTEST_FRAME = re.compile(r"^ .*[(/\\](_pytest|pluggy)[/\\]")
-_OWN_PACKAGE = re.compile(r"[/\\]lightning_disttest[/\\]")
-_LIBRARY = re.compile(r"[/\\](site-packages|dist-packages|lightning_disttest|lib[/\\]python3[.]\d+)[/\\]|^<")
+_OWN_PACKAGE = f"{Path(__file__).parents[1]}{os.sep}"  # not by its name: users may have folders of that name
+_LIBRARY = re.compile(r"[/\\](site-packages|dist-packages|lib[/\\]python3[.]\d+)[/\\]|^<")
 _OWN_THREAD = re.compile(r"lightning_disttest[/\\]engine[/\\]answering\.py|<no Python frame>")
 EXCEPTIONS = "disttest_exceptions"  # attribute of a failed report: classes and texts, for ``engine.stand_ins``
 PHASES = ("setup", "call", "teardown")
@@ -54,7 +56,7 @@ class RankStory:
         stacks: Python stacks of its threads.
         native_stacks: its native stacks as py-spy prints them; empty if it is not there.
         collectives: what its process groups did last, if it was still in the test and could tell.
-        has_answered: whether it told what its process groups did.
+        knows_collectives: whether it told what its process groups did.
         is_stopped: whether it was stopped by SIGSTOP or a debugger.
         is_silent: whether its interpreter did not answer, though it should have: something native holds it.
         records: what it recorded with ``world.record``.
@@ -72,7 +74,7 @@ class RankStory:
     stacks: str = ""
     native_stacks: str = ""
     collectives: tuple[Collective, ...] = ()
-    has_answered: bool = False
+    knows_collectives: bool = False
     is_stopped: bool = False
     is_silent: bool = False
     records: dict[str, Any] = field(default_factory=dict)
@@ -81,8 +83,8 @@ class RankStory:
     def place(self) -> str:
         """Where in the test it was: the innermost frame of no library, else of none but torch; empty if unknown."""
         frames = _FRAME.findall(self.stacks.rpartition("Current thread")[2])
-        own = [frame for frame in frames if not _LIBRARY.search(frame[0])]
-        others = [frame for frame in frames if "/torch/" not in frame[0] and not _OWN_PACKAGE.search(frame[0])]
+        others = [f for f in frames if "/torch/" not in f[0] and not f[0].startswith(_OWN_PACKAGE)]
+        own = [frame for frame in others if not _LIBRARY.search(frame[0])]
         path, line, function = next(iter(own or others), ("", "", ""))
         return f"{path}:{line} in {function}" if path else ""
 
@@ -92,12 +94,15 @@ class RankStory:
         return {"start": "setup", "exit": "teardown"}.get(self.phase, self.phase)
 
     @property
-    def waits_for_others(self) -> bool:
-        """Whether its innermost frame is one of torch.distributed: it waits for a peer, and is not what hangs."""
-        if self.is_stopped:
-            return False
+    def torch_call(self) -> str:
+        """The function of torch.distributed in which it is, by its innermost frame; empty if it is in none."""
         innermost = _FRAME.search(self.stacks.rpartition("Current thread")[2])
-        return innermost is not None and "/torch/distributed/" in innermost[1]
+        return innermost[3] if innermost is not None and "/torch/distributed/" in innermost[1] else ""
+
+    @property
+    def waits_for_others(self) -> bool:
+        """Whether it is in a function of torch.distributed: it waits for a peer, and is not what hangs."""
+        return bool(self.torch_call) and not self.is_stopped
 
     def report_of(self, phase: str) -> pytest.TestReport | None:
         """Return the main report of a phase, not a sub-report."""
@@ -125,13 +130,12 @@ def is_strict_xpass(report: pytest.TestReport) -> bool:
 def trim_stacks(stacks: str) -> str:
     """Return stacks as faulthandler or py-spy wrote them, without what every rank has.
 
-    That are the frames of pytest that each test stands on, and the thread that tells where the rank is.
+    That are the frames of pytest that each test stands on, the thread that tells where the rank is, and what py-spy
+    says of the process.
     """
-    kept: list[str] = []
+    threads = []
     for thread in re.split(r"(?m)^(?=(?:Current t|T)hread )", stacks.strip("\n")):
-        lines = thread.rstrip("\n").splitlines()
-        if "hread " not in thread or any(_OWN_THREAD.search(line) for line in lines):
-            continue
-        own = list(itertools.takewhile(lambda line: not _PYTEST_FRAME.search(line), lines))
-        kept += own if len(own) > 1 else []
-    return "\n".join(kept)
+        lines = thread.strip("\n").splitlines()
+        if not thread.startswith("Process ") and not any(_OWN_THREAD.search(line) for line in lines):
+            threads.append("\n".join(itertools.takewhile(lambda line: not _PYTEST_FRAME.search(line), lines)))
+    return "\n\n".join(filter(None, threads))

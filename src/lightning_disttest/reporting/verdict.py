@@ -101,7 +101,7 @@ def judge(stories: Sequence[RankStory]) -> dict[str, PhaseVerdict]:
         del verdicts["call"]
     elif verdicts["call"].outcome == "passed" and (table := compare_records(stories)):
         verdicts["call"] = PhaseVerdict("failed", disagreement=table)
-    verdicts["teardown"] = _judge_teardown(late)
+    verdicts["teardown"] = _judge_teardown(late, stories)
     return verdicts
 
 
@@ -193,16 +193,24 @@ def _judge_failed_body(
     # A rank that was ended in its teardown, by the time limit or after the grace, belongs to the failure of the body.
     own = [t for t in late if t.report is not None or t.kind is Kind.DEATH]
     ended = [t for t in late if t not in own]
-    explanation = explain_deadlock(stories) if ordered[0].kind is Kind.TIME_LIMIT else ""
-    verdicts[phase] = PhaseVerdict("failed", (*ordered, *_order(ended)), explanation=explanation)
+    verdicts[phase] = PhaseVerdict("failed", (*ordered, *_order(ended)), explanation=_explain(ordered, stories))
     verdicts["teardown"] = PhaseVerdict("failed" if own else "passed", _order(own))
     return verdicts
 
 
-def _judge_teardown(late: list[Trouble]) -> PhaseVerdict:
+def _judge_teardown(late: list[Trouble], stories: Sequence[RankStory]) -> PhaseVerdict:
     if _has_cause(late):
-        return PhaseVerdict("failed", _order(late))
+        ordered = _order(late)
+        return PhaseVerdict("failed", ordered, explanation=_explain(ordered, stories))
     return PhaseVerdict("passed")
+
+
+def _explain(ordered: Sequence[Trouble], stories: Sequence[RankStory]) -> str:
+    """Return why nobody came further, if the time limit is the cause; else the cause says it."""
+    if ordered[0].kind is not Kind.TIME_LIMIT:
+        return ""
+    hung = [trouble.story for trouble in ordered if trouble.kind is Kind.TIME_LIMIT]
+    return explain_deadlock([*hung, *(story for story in stories if story.fate is Fate.FINISHED)])
 
 
 def _judge_unfailed(stories: Sequence[RankStory], phase: str) -> PhaseVerdict:
