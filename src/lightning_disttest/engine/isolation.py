@@ -27,12 +27,13 @@ _ABSENT = object()
 _ITIMER = "ITIMER_REAL"
 # pytest names the phase that runs in it.
 _CURRENT_TEST = b"PYTEST_CURRENT_TEST"
-# What Lightning sets (seed_everything, Trainer(deterministic=True), its accelerators and loggers) and what torch sets.
+# What Lightning sets (seed_everything, Trainer.fit, its accelerators and loggers), then what torch sets.
 QUIET_VARIABLES = frozenset(
     (
         "PL_GLOBAL_SEED",
         "PL_SEED_WORKERS",
         "CUBLAS_WORKSPACE_CONFIG",
+        "OMP_NUM_THREADS",
         "CUDA_DEVICE_ORDER",
         "PYTORCH_NVML_BASED_CUDA_CHECK",
         "PT_XLA_DEBUG",
@@ -177,7 +178,7 @@ class SignalHandlers:
             signal.setitimer(signal.ITIMER_REAL, 0)
             leaks.append(Leak("left a timer of SIGALRM running", "it was stopped"))
         for number in self._numbers:
-            if base[number] != now[number] and base[number] is not None:
+            if base[number] != now[number] and base[number] is not None and not _is_for_good(now[number]):
                 signal.signal(number, base[number])
                 leaks.append(Leak(f"changed the handler of {_signal_name(number)}"))
         return leaks
@@ -216,6 +217,11 @@ class RandomNumbers:
         for state in base.values():
             state.restore()
         return []
+
+
+def _is_for_good(handler: Any) -> bool:
+    """Tell whether a handler is that of torch's DataLoader for its workers: torch sets it once, and never again."""
+    return getattr(handler, "__module__", "") == "torch.utils.data._utils.signal_handling"
 
 
 def _signal_name(number: int) -> str:

@@ -112,7 +112,6 @@ class Threads:
     def undo(self, base: Values, now: Values) -> list[Leak]:
         """Wait a moment for the new threads to end; return those that go on."""
         new = [thread for thread in now if thread not in base and not _is_benign(thread)]
-        del now
         if not new or _end_in_a_moment(lambda: not any(thread.is_alive() for thread in new)):
             return []
         names = sorted(thread.name for thread in new if thread.is_alive())
@@ -126,14 +125,19 @@ class Children:
         """Return the pids of the children that live now."""
         return dict.fromkeys(processes.living_children())
 
-    def undo(self, base: Values, now: Values) -> list[Leak]:
+    def undo(self, base: Values, now: Values) -> list[Leak]:  # noqa: ARG002  the children are looked at anew
         """Wait a moment for the new children to end; return those that go on."""
-        commands = {pid: processes.command_of(pid) for pid in now if pid not in base}
-        new = {pid: command for pid, command in commands.items() if not _is_benign_command(command)}
-        if not new or _end_in_a_moment(lambda: new.keys().isdisjoint(processes.living_children())):
+
+        def left() -> list[list[str]]:
+            # Asked again and again: a child that was just started still has the command line of the rank.
+            commands = [processes.command_of(pid) for pid in processes.living_children() if pid not in base]
+            return [command for command in commands if not _is_benign_command(command)]
+
+        if _end_in_a_moment(lambda: not left()):
             return []
-        left = sorted(_describe(new[pid]) for pid in processes.living_children() if pid in new)
-        return [Leak(f"left {child} running", REPLACED, undone=False) for child in left]
+        return [
+            Leak(f"left {child} running", REPLACED, undone=False) for child in sorted(_describe(one) for one in left())
+        ]
 
 
 def _is_benign(thread: threading.Thread) -> bool:

@@ -42,10 +42,15 @@ _PRECISIONS = (
     "backends.mkldnn.rnn.fp32_precision",
     "backends.cudnn.allow_tf32",
 )
-# What Trainer(deterministic=True) sets; it is told from a call of the test by the variable that comes with it.
 _DETERMINISTIC = "torch.use_deterministic_algorithms"
-_LIGHTNING_SETS = frozenset((_DETERMINISTIC, "torch.backends.cudnn.benchmark"))
-_LIGHTNING_MARK = ("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+_THREADS = "torch's number of threads"
+# What Lightning sets, in Trainer(deterministic=True) and in the fit of several ranks, together with a variable, by
+# which it is told from a call of the test.
+_SET_BY_LIGHTNING = {
+    _DETERMINISTIC: "CUBLAS_WORKSPACE_CONFIG",
+    "torch.backends.cudnn.benchmark": "CUBLAS_WORKSPACE_CONFIG",
+    _THREADS: "OMP_NUM_THREADS",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +67,6 @@ class TorchSettings:
 
     def __init__(self) -> None:
         self._settings: dict[str, _Setting] = {}
-        self._marked = False
 
     def read(self) -> Values:
         """Return the settings by name; empty if torch is not imported."""
@@ -72,12 +76,13 @@ class TorchSettings:
         if not self._settings:
             self._settings = {setting.name: setting for setting in _settings_of(torch)}
         values = {name: setting.read() for name, setting in self._settings.items()}
-        values[""] = os.environ.get(_LIGHTNING_MARK[0]) == _LIGHTNING_MARK[1]
+        for variable in _SET_BY_LIGHTNING.values():
+            values[variable] = os.environ.get(variable)
         return values
 
     def undo(self, base: Values, now: Values) -> list[Leak]:
         """Set back what differs; what the base does not know was not there to be changed."""
-        by_lightning = _LIGHTNING_SETS if now.get("") and not base.get("") else frozenset()
+        by_lightning = {name for name, mark in _SET_BY_LIGHTNING.items() if now.get(mark) and not base.get(mark)}
         leaks = []
         for name, setting in self._settings.items():
             if name not in base or base[name] == now[name]:
@@ -102,7 +107,7 @@ def _settings_of(torch: Any) -> list[_Setting]:
     settings = [
         _Setting("torch's default dtype", torch.get_default_dtype, torch.set_default_dtype),
         _Setting("torch's default device", functools.partial(_default_device, torch), torch.set_default_device),
-        _Setting("torch's number of threads", torch.get_num_threads, torch.set_num_threads),
+        _Setting(_THREADS, torch.get_num_threads, torch.set_num_threads),
         _Setting("torch's grad mode", torch.is_grad_enabled, torch.set_grad_enabled),
         _Setting("torch's inference mode", torch.is_inference_mode_enabled, None),
         _Setting("torch.set_warn_always", torch.is_warn_always_enabled, torch.set_warn_always),
