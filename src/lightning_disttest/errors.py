@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
@@ -223,3 +225,27 @@ class MissingPackage(DisttestError, ImportError):
 
     def __init__(self, what: str, packages: Iterable[str]) -> None:
         super().__init__(f"{what} needs one of these packages, and none is installed: {', '.join(packages)}")
+
+
+class LeakWarning(DisttestError, pytest.PytestWarning):
+    """Warning of what a test has left behind in its static world.
+
+    ``what`` completes "the test ...", ``done`` says what became of it.
+    """
+
+    def __init__(self, what: str, done: str) -> None:
+        super().__init__(f"the test {what}; {done}")
+
+
+class StateLeaked(DisttestError):
+    """Raised at the end of a test that has left something behind in its static world, with --disttest-strict-leaks."""
+
+    def __init__(self, nodeid: str, rank: int, world_size: int, leaks: Sequence[tuple[str, str]]) -> None:
+        lines = [f"  - it {what}; {done}" for what, done in leaks]
+        super().__init__(
+            f"{nodeid} left something behind on rank {rank} of {world_size}, where the next test would find it:\n"
+            + "\n".join(lines)
+            + "\nUndo it at the end of the test or of its fixture (monkeypatch undoes variables and the working "
+            "directory). What several tests share belongs into a fixture of wider scope. It is an error and no "
+            "warning because of --disttest-strict-leaks."
+        )

@@ -24,7 +24,7 @@ class Option:
     flag: str
     environment: str
     ini: str
-    kind: Literal["switch", "seconds", "choice", "names"]
+    kind: Literal["switch", "seconds", "mebibytes", "choice", "names"]
     default: bool | float | str
     help: str
     choices: tuple[str, ...] = ()
@@ -139,12 +139,34 @@ OPTIONS = (
         choices=("first", "failed", "all"),
         metavar="first|failed|all",
     ),
+    Option(
+        "--disttest-strict-leaks",
+        "DISTTEST_STRICT_LEAKS",
+        "disttest_strict_leaks",
+        "switch",
+        False,
+        "Fail a test that leaves changed state, threads or child processes behind in a static world, instead of "
+        "warning of them.",
+    ),
+    Option(
+        "--disttest-world-memory",
+        "DISTTEST_WORLD_MEMORY",
+        "disttest_world_memory",
+        "mebibytes",
+        1024.0,
+        "Replace a static world between two tests when the memory of one of its ranks has grown by more than so many "
+        "MiB since its first test; 0 means never.",
+        metavar="MIB",
+    ),
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The resolved options of one run; times are in seconds. ``given`` names the fields that somebody has set."""
+    """The resolved options of one run; times are in seconds, memory in MiB.
+
+    ``given`` names the fields that somebody has set.
+    """
 
     standalone: bool
     cuda_only: bool
@@ -156,6 +178,8 @@ class Settings:
     grace: float
     progress: float
     rank_output: RankOutput
+    strict_leaks: bool
+    world_memory: float
     given: frozenset[str]
 
 
@@ -218,8 +242,8 @@ def _resolve_one(
 def _parse(option: Option, value: bool | str, source: str) -> bool | float | str:
     if option.kind == "switch":
         return _parse_switch(option, value, source)
-    if option.kind == "seconds":
-        return _parse_seconds(option, str(value), source)
+    if option.kind in ("seconds", "mebibytes"):
+        return _parse_number(option, str(value), source)
     if option.kind == "names":
         return _parse_names(option, str(value), source)
     if value not in option.choices:
@@ -237,14 +261,14 @@ def _parse_switch(option: Option, value: bool | str, source: str) -> bool:
     raise InvalidSetting(option.ini, value, source, "1 or 0, true or false, yes or no, on or off")
 
 
-def _parse_seconds(option: Option, value: str, source: str) -> float:
+def _parse_number(option: Option, value: str, source: str) -> float:
     try:
-        seconds = float(value)
+        number = float(value)
     except ValueError:
-        seconds = -1.0
-    if not 0 <= seconds < float("inf"):
-        raise InvalidSetting(option.ini, value, source, "a number of seconds, 0 or more")
-    return seconds
+        number = -1.0
+    if not 0 <= number < float("inf"):
+        raise InvalidSetting(option.ini, value, source, f"a number of {option.kind}, 0 or more")
+    return number
 
 
 def _parse_names(option: Option, value: str, source: str) -> str:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lightning_disttest import World, plugin
+from lightning_disttest.engine.isolation import QUIET_VARIABLES
+from lightning_disttest.engine.living import BENIGN_CHILDREN, BENIGN_THREADS
 from lightning_disttest.selection.marks import MARKERS
 from lightning_disttest.settings import OPTIONS, Option
 from tests.docs.pages import PAGES, README, ROOT, blocks_of, first_cells, follow, links_of
@@ -84,6 +86,17 @@ def test_marks_page_has_every_argument() -> None:
         signature = marker.partition("):")[0] + ")"
         arguments = re.findall(r"(\w+)(?:=[^,)]*)?[,)]", signature.partition("(")[2])
         assert first_cells(text, f"## `{signature}`") == arguments
+
+
+def test_isolation_page_has_everything_that_may_stay() -> None:
+    """The tables of threads and processes are those of the code, with their reasons; so is the list of variables."""
+    page = (DOCS / "reference/isolation.md").read_text()
+    for heading, entries in (("Threads", BENIGN_THREADS), ("Child processes", BENIGN_CHILDREN)):
+        section = page.partition(f"## {heading} that may stay\n")[2].partition("\n## ")[0]
+        rows = [line for line in section.splitlines() if line.startswith("| ")][1:]
+        assert rows == [f"| {entry.name} | {entry.reason} |" for entry in entries]
+    variables = page.partition("set themselves:\n")[2].partition(".\n")[0]
+    assert re.findall(r"`(\w+)`", variables) == sorted(QUIET_VARIABLES)
 
 
 def test_fixtures_page_has_every_fixture() -> None:

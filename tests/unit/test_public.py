@@ -16,7 +16,7 @@ from lightning_disttest import hookspecs
 from lightning_disttest.selection.marks import MARKERS
 from lightning_disttest.settings import OPTIONS
 
-EXPORTED = ["RunIf", "TrainerFactory", "World"]
+EXPORTED = ["LeakWarning", "RunIf", "TrainerFactory", "World"]
 OPTION_NAMES = {
     "--standalone": ("PL_RUN_STANDALONE_TESTS", "disttest_standalone"),
     "--cuda-only": ("RUN_ONLY_CUDA_TESTS", "disttest_cuda_only"),
@@ -28,6 +28,8 @@ OPTION_NAMES = {
     "--disttest-grace": ("DISTTEST_GRACE", "disttest_grace"),
     "--disttest-progress": ("DISTTEST_PROGRESS", "disttest_progress"),
     "--disttest-rank-output": ("DISTTEST_RANK_OUTPUT", "disttest_rank_output"),
+    "--disttest-strict-leaks": ("DISTTEST_STRICT_LEAKS", "disttest_strict_leaks"),
+    "--disttest-world-memory": ("DISTTEST_WORLD_MEMORY", "disttest_world_memory"),
 }
 MARKS = [
     'distributed(world_size, *, static=True, device="cpu", backend=None, timeout=None)',

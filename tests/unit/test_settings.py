@@ -25,6 +25,8 @@ DEFAULTS = Settings(
     grace=0.5,
     progress=30.0,
     rank_output="failed",
+    strict_leaks=False,
+    world_memory=1024.0,
     given=frozenset(),
 )
 FIELDS = {
@@ -38,11 +40,14 @@ FIELDS = {
     "--disttest-grace": "grace",
     "--disttest-progress": "progress",
     "--disttest-rank-output": "rank_output",
+    "--disttest-strict-leaks": "strict_leaks",
+    "--disttest-world-memory": "world_memory",
 }
 # For each kind of option: three different values as text, and what each is taken for.
 VALUES: dict[str, tuple[tuple[str, object], ...]] = {
     "switch": (("1", True), ("off", False), ("yes", True)),
     "seconds": (("7", 7.0), ("8.5", 8.5), ("0", 0.0)),
+    "mebibytes": (("512", 512.0), ("0", 0.0), ("0.5", 0.5)),
     "choice": (("first", "first"), ("all", "all"), ("failed", "failed")),
     "names": (
         ("cuda", frozenset({"cuda"})),
@@ -50,10 +55,11 @@ VALUES: dict[str, tuple[tuple[str, object], ...]] = {
         ("cuda,tpu", frozenset({"cuda", "tpu"})),
     ),
 }
-ILLEGAL = {"switch": "perhaps", "seconds": "soon", "choice": "none", "names": "cuda,rocm"}
+ILLEGAL = {"switch": "perhaps", "seconds": "soon", "mebibytes": "1 GiB", "choice": "none", "names": "cuda,rocm"}
 LEGAL = {
     "switch": "1 or 0, true or false, yes or no, on or off",
     "seconds": "a number of seconds, 0 or more",
+    "mebibytes": "a number of mebibytes, 0 or more",
     "choice": "one of first, failed, all",
     "names": "cuda, tpu, standalone, or several of them with commas",
 }

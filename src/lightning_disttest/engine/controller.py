@@ -233,11 +233,14 @@ class Controller:
         all_finished = all(story.fate is Fate.FINISHED for story in record.stories)
         if world.spec.kind != "static" or not all_finished:
             pool.end(world)
-        elif not world.healthy or message.next_index is None:
+        elif not world.healthy or message.next_index is None or self._has_outgrown(world):
             return pool.retire(world)
         else:
             pool.give_back(world)
         return []
+
+    def _has_outgrown(self, world: LiveWorld) -> bool:
+        return world.memory.has_outgrown([rank.pid for rank in world.ranks], self._settings.world_memory)
 
     def _judge(
         self, item: pytest.Item, plan: Plan, record: TestRecord, problems: list[str], timeout: float

@@ -174,7 +174,10 @@ class FixturesFailed:
 
 @dataclass(frozen=True, slots=True)
 class ItemFinished:
-    """Rank to controller: every phase was reported; ``intact``: the default process group is still there."""
+    """Rank to controller: every phase was reported.
+
+    ``intact``: the default process group is still there, and nothing that the test has left keeps the rank from more.
+    """
 
     index: int
     intact: bool

@@ -27,6 +27,7 @@ from lightning_disttest.engine import (
 )
 from lightning_disttest.engine.channel import Channel
 from lightning_disttest.engine.context import RankContext, enter_rank
+from lightning_disttest.engine.leak_guard import LeakGuard
 from lightning_disttest.engine.messages import (
     FixturesFailed,
     ForkRank,
@@ -42,6 +43,7 @@ from lightning_disttest.engine.messages import (
     WhereTold,
 )
 from lightning_disttest.errors import LaunchFailed
+from lightning_disttest.settings import SETTINGS
 
 if TYPE_CHECKING:
     from lightning_disttest.engine.output import RankFds
@@ -69,6 +71,10 @@ class Rank:
             send=self.send,
             launch=self._launch,
         )
+        self._leaks: LeakGuard | None = None
+        if request.kind == "static":  # the others end after their test
+            self._leaks = LeakGuard(self._context, session.config.stash[SETTINGS].strict_leaks)
+            session.config.pluginmanager.register(self._leaks, "disttest-leaks")
         self._runner = pytest_in_rank.ItemRunner(session, self)
 
     def run(self) -> int:
@@ -130,9 +136,13 @@ class Rank:
             self.send(interrupted)
             self.send(Retired(self._runner.end_fixtures(None)))
             return False
-        intact = rendezvous.world_is_intact() if self._request.backend else True
-        self.send(ItemFinished(message.index, intact))
+        self.send(ItemFinished(message.index, self._is_intact()))
         return True
+
+    def _is_intact(self) -> bool:
+        if self._leaks is not None and not self._leaks.intact:
+            return False
+        return rendezvous.world_is_intact() if self._request.backend else True
 
     def _run_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> Interrupted | None:
         try:

@@ -39,9 +39,12 @@ _LAUNCHER_PREFIXES = ("SLURM_", "TORCHELASTIC_", "OMPI_", "PMI_", "PMIX_", "LSB_
 
 def launcher_variables(environ: Mapping[str, str]) -> dict[str, str]:
     """Return what is in ``environ`` by which launchers and schedulers tell a process its rank."""
-    return {
-        name: value for name, value in environ.items() if name in _LAUNCHER_NAMES or name.startswith(_LAUNCHER_PREFIXES)
-    }
+    return {name: value for name, value in environ.items() if is_launcher_variable(name)}
+
+
+def is_launcher_variable(name: str) -> bool:
+    """Tell whether launchers and schedulers use an environment variable to tell a process its rank."""
+    return name in _LAUNCHER_NAMES or name.startswith(_LAUNCHER_PREFIXES)
 
 
 def hide_foreign_variables() -> None:

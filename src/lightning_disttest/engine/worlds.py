@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from lightning_disttest.engine import processes
+from lightning_disttest.engine.memory import MemoryWatch
 from lightning_disttest.engine.messages import (
     ForkRank,
     Interrupted,
@@ -51,6 +52,7 @@ class LiveWorld:
     healthy: bool = True
     last_nodeid: str = ""
     limit: float = 0.0
+    memory: MemoryWatch = field(default_factory=MemoryWatch)
     problems: list[str] = field(default_factory=list)
 
 

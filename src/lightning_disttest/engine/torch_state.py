@@ -1,0 +1,228 @@
+"""Settings of torch and process groups that a test changes, see ``isolation``; torch is looked at only if imported."""
+
+from __future__ import annotations
+
+import functools
+import operator
+import os
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from lightning_disttest.engine.isolation import REPLACED, Leak
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from lightning_disttest.engine.isolation import Values
+
+_MIXED = "(set in two ways at once)"
+# Attributes of torch.
+_ATTRIBUTES = (
+    "backends.cudnn.enabled",
+    "backends.cudnn.benchmark",
+    "backends.cudnn.deterministic",
+    "backends.cuda.matmul.allow_fp16_reduced_precision_reduction",
+    "backends.cuda.matmul.allow_bf16_reduced_precision_reduction",
+    "backends.mkldnn.enabled",
+    "backends.mkldnn.deterministic",
+    "utils.deterministic.fill_uninitialized_memory",
+)
+# A change of one shows in others: they are read, written in this order, and told of, together.
+_PRECISIONS = (
+    "backends.fp32_precision",
+    "backends.cudnn.fp32_precision",
+    "backends.mkldnn.fp32_precision",
+    "float32_matmul_precision",
+    "backends.cuda.matmul.fp32_precision",
+    "backends.cudnn.conv.fp32_precision",
+    "backends.cudnn.rnn.fp32_precision",
+    "backends.mkldnn.matmul.fp32_precision",
+    "backends.mkldnn.conv.fp32_precision",
+    "backends.mkldnn.rnn.fp32_precision",
+    "backends.cudnn.allow_tf32",
+)
+_DETERMINISTIC = "torch.use_deterministic_algorithms"
+_THREADS = "torch's number of threads"
+# What Lightning sets, in Trainer(deterministic=True) and in the fit of several ranks, together with a variable, by
+# which it is told from a call of the test.
+_SET_BY_LIGHTNING = {
+    _DETERMINISTIC: "CUBLAS_WORKSPACE_CONFIG",
+    "torch.backends.cudnn.benchmark": "CUBLAS_WORKSPACE_CONFIG",
+    _THREADS: "OMP_NUM_THREADS",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Setting:
+    """One setting; ``write`` takes what ``read`` gave, and is None if the setting cannot be set back."""
+
+    name: str
+    read: Callable[[], Any]
+    write: Callable[[Any], object] | None
+
+
+class TorchSettings:
+    """The global settings of torch."""
+
+    def __init__(self) -> None:
+        self._settings: dict[str, _Setting] = {}
+
+    def read(self) -> Values:
+        """Return the settings by name; empty if torch is not imported."""
+        torch = sys.modules.get("torch")
+        if torch is None or not hasattr(torch, "set_default_device"):
+            return {}
+        if not self._settings:
+            self._settings = {setting.name: setting for setting in _settings_of(torch)}
+        values = {name: setting.read() for name, setting in self._settings.items()}
+        for variable in _SET_BY_LIGHTNING.values():
+            values[variable] = os.environ.get(variable)
+        return values
+
+    def undo(self, base: Values, now: Values) -> list[Leak]:
+        """Set back what differs; what the base does not know was not there to be changed."""
+        by_lightning = {name for name, mark in _SET_BY_LIGHTNING.items() if now.get(mark) and not base.get(mark)}
+        leaks = []
+        for name, setting in self._settings.items():
+            if name not in base or base[name] == now[name]:
+                continue
+            if setting.write is not None:
+                setting.write(base[name])
+            undone = setting.read() == base[name]
+            if name not in by_lightning or not undone:
+                what = f"changed {_difference(name, base[name], now[name])}"
+                leaks.append(Leak(what) if undone else Leak(what, REPLACED, undone=False))
+        return leaks
+
+
+def _difference(name: str, base: Any, now: Any) -> str:
+    if isinstance(base, dict):
+        return ", ".join(_difference(f"torch.{key}", base[key], now[key]) for key in base if base[key] != now[key])
+    return f"{name} from {base} to {now}"
+
+
+def _settings_of(torch: Any) -> list[_Setting]:
+    """Return the settings that this torch has."""
+    settings = [
+        _Setting("torch's default dtype", torch.get_default_dtype, torch.set_default_dtype),
+        _Setting("torch's default device", functools.partial(_default_device, torch), torch.set_default_device),
+        _Setting(_THREADS, torch.get_num_threads, torch.set_num_threads),
+        _Setting("torch's grad mode", torch.is_grad_enabled, torch.set_grad_enabled),
+        _Setting("torch's inference mode", torch.is_inference_mode_enabled, None),
+        _Setting("torch.set_warn_always", torch.is_warn_always_enabled, torch.set_warn_always),
+        _precisions(torch),
+        _deterministic(torch),
+        _anomaly(torch),
+    ]
+    settings += [setting for path in _ATTRIBUTES if (setting := _attribute(torch, path)) is not None]
+    return settings + _attention(torch)
+
+
+def _default_device(torch: Any) -> Any:
+    """Return the device that ``torch.set_default_device`` has set; None if it has not: that is not set to the CPU."""
+    context = getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None)
+    return None if context is None else context.device
+
+
+def _deterministic(torch: Any) -> _Setting:
+    def read() -> tuple[bool, bool]:
+        warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
+        return torch.are_deterministic_algorithms_enabled(), warn_only
+
+    def write(value: tuple[bool, bool]) -> None:
+        torch.use_deterministic_algorithms(value[0], warn_only=value[1])
+
+    return _Setting(_DETERMINISTIC, read, write)
+
+
+def _anomaly(torch: Any) -> _Setting:
+    def read() -> tuple[bool, bool]:
+        return torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()
+
+    return _Setting("torch's anomaly mode", read, lambda value: torch.autograd.set_detect_anomaly(*value))
+
+
+def _attribute(torch: Any, path: str) -> _Setting | None:
+    """Return the setting that is an attribute somewhere in torch; None in a version that has it not."""
+    owner_path, _, name = path.rpartition(".")
+    try:
+        owner = operator.attrgetter(owner_path)(torch)
+        getattr(owner, name)
+    except AttributeError:
+        return None
+    return _Setting(f"torch.{path}", lambda: getattr(owner, name), lambda value: setattr(owner, name, value))
+
+
+def _precisions(torch: Any) -> _Setting:
+    """Return the precisions of float32 operations as one setting."""
+    settings = {path: setting for path in _PRECISIONS if (setting := _attribute(torch, path)) is not None}
+    settings["float32_matmul_precision"] = _Setting(
+        "", torch.get_float32_matmul_precision, torch.set_float32_matmul_precision
+    )
+    in_order = {path: settings[path] for path in _PRECISIONS if path in settings}
+
+    def read_one(setting: _Setting) -> Any:
+        try:
+            return setting.read()
+        except RuntimeError:  # torch does not tell one that was set through its old and its new interface
+            return _MIXED
+
+    def read() -> dict[str, Any]:
+        return {path: read_one(setting) for path, setting in in_order.items()}
+
+    def write(value: dict[str, Any]) -> None:
+        for path, setting in in_order.items():
+            if setting.write is not None and read_one(setting) != value[path] != _MIXED:
+                setting.write(value[path])
+
+    return _Setting("torch's precisions of float32", read, write)
+
+
+def _attention(torch: Any) -> list[_Setting]:
+    """Return which implementations of attention may be used."""
+    cuda = torch.backends.cuda
+    return [
+        _Setting(f"torch.backends.cuda.{kind}_sdp_enabled", getattr(cuda, f"{kind}_sdp_enabled"), enable)
+        for kind in ("flash", "math", "mem_efficient", "cudnn")
+        if (enable := getattr(cuda, f"enable_{kind}_sdp", None)) is not None
+    ]
+
+
+class ProcessGroups:
+    """Process groups beside the default one. Those that a test has left are destroyed before the next test begins.
+
+    Not at once: a slower rank may still be in an operation of such a group, which has ended on this rank.
+    """
+
+    def __init__(self) -> None:
+        self._left: list[Any] = []
+
+    def read(self) -> Values:
+        """Return the groups that this rank is in."""
+        distributed: Any = sys.modules.get("torch.distributed.distributed_c10d")
+        return {} if distributed is None else dict.fromkeys(distributed._world.pg_map)
+
+    def destroy_left(self) -> None:
+        """Destroy the groups that the last test has left; no rank is in that test any more."""
+        left, self._left = self._left, []
+        if left:
+            distributed: Any = sys.modules["torch.distributed.distributed_c10d"]
+            for group in left:
+                # Somebody else may have destroyed it since, or all of them.
+                if group in distributed._world.pg_map:
+                    distributed.destroy_process_group(group)
+
+    def undo(self, base: Values, now: Values) -> list[Leak]:
+        """Note the new groups to be destroyed. One that the test has destroyed cannot be had back."""
+        distributed: Any = sys.modules["torch.distributed.distributed_c10d"]
+        if not distributed.is_initialized():
+            return []  # the default group is gone too: the rank says so at the end of each test
+        leaks = []
+        if base.keys() - now.keys():
+            leaks.append(Leak("destroyed a process group that was there before it", REPLACED, undone=False))
+        self._left = [group for group in now if group not in base and group is not distributed.GroupMember.WORLD]
+        if number := len(self._left):
+            what = "a process group" if number == 1 else f"{number} process groups"
+            leaks.append(Leak(f"left {what}", "destroyed before the next test"))
+        return leaks
