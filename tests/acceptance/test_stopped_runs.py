@@ -14,7 +14,7 @@ import pytest
 from tests.acceptance.test_interrupts import IN_ORDER, wait_for
 from tests.harness import Run, Running, lines_with, run_pytest, start_pytest, wait_until_gone, write_tests
 
-_LIMIT_S = 60.0
+_LIMIT_S = 30.0
 _CACHE = ("cacheprovider",)
 _TOLD = "an earlier run here was stopped"
 
@@ -31,7 +31,8 @@ SOURCE = """
         (pytestconfig.rootpath / "ready").touch()
         while (pytestconfig.rootpath / "hold").exists():
             time.sleep(0.01)
-
+"""
+PLAIN = """
     def test_plain(pytestconfig):
         (pytestconfig.rootpath / "plain").touch()
         while (pytestconfig.rootpath / "hold").exists():
@@ -78,7 +79,7 @@ def files_of(folder: Path) -> list[Path]:
 def test_killed_in_the_middle_of_a_test(tmp_path: Path, workers: tuple[str, ...]) -> None:
     """The header of the next run names the test and its ranks; the run after that says nothing."""
     (tmp_path / "sub").mkdir()
-    with held(tmp_path, "-k", "test_waits", *workers) as running:
+    with held(tmp_path, *workers) as running:
         assert len(files_of(tmp_path)) >= 1
         stop(running)
     pids = [(tmp_path / f"pid{rank}").read_text() for rank in (0, 1)]
@@ -120,10 +121,8 @@ def test_quiet_runs_and_runs_without_a_terminal(tmp_path: Path) -> None:
 
 def test_killed_between_tests_on_ranks(tmp_path: Path) -> None:
     """Of a run that ended in a plain test no test on ranks is accused."""
-    (tmp_path / "conftest.py").write_text(IN_ORDER.replace("\n    ", "\n"))
-    (tmp_path / "hold2").touch()
-    source = SOURCE.replace('"hold"', '"never"', 1)  # the test on ranks does not wait
-    write_tests(tmp_path, {"test_it.py": source})
+    source = SOURCE.replace('"hold"', '"never"') + PLAIN  # the test on ranks does not wait
+    write_tests(tmp_path, {"conftest.py": IN_ORDER, "test_it.py": source})
     (tmp_path / "hold").touch()
     with start_pytest(tmp_path, plugins=_CACHE) as running:
         wait_for(tmp_path / "plain", running)

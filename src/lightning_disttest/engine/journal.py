@@ -198,10 +198,14 @@ class Review:
     def _tell(self) -> list[str]:
         lines = []
         for leftover in self._leftovers:
-            lines += describe_entry(leftover.entry, str(leftover.path), self._config.cwd_relative_nodeid)
+            lines += describe_entry(leftover.entry, str(leftover.path), self._name_here)
             leftover.remove()
         self._leftovers = []
         return lines
+
+    def _name_here(self, nodeid: str) -> str:
+        path, separator, name = nodeid.partition("::")
+        return os.path.relpath(self._config.rootpath / path, self._config.invocation_params.dir) + separator + name
 
 
 def _lock(fd: int) -> None:
