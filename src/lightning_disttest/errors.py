@@ -114,8 +114,8 @@ class ZygoteLost(DisttestError):
     def __init__(self, pid: int) -> None:
         super().__init__(
             f"the process that ranks are forked from (pid {pid}) has ended, so no rank can be started any more; "
-            "was it killed by hand or by the kernel (out of memory)? A new one can not be made in this run: it would be "
-            "a copy of a process in which tests have run already. Run the remaining tests again."
+            "was it killed by hand or by the kernel (out of memory)? A new one can not be made in this run: it would "
+            "be a copy of a process in which tests have run already. Run the remaining tests again."
         )
 
 

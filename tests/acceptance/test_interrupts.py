@@ -151,7 +151,7 @@ def strike(
     *arguments: str,
     group: bool = True,
 ) -> Ended:
-    """Run pytest and send each signal when its file is there; the whole group gets it, as from a terminal, or pytest."""
+    """Run pytest and send each signal when its file is there; its group gets it, as from a terminal, or it alone."""
     write_tests(folder, files)
     with start_pytest(folder, *arguments) as running:
         for flag, signum in signals.items():

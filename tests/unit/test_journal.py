@@ -26,9 +26,7 @@ def config(folder: Path, **more: Any) -> Any:
         return path
 
     cache = SimpleNamespace(_cachedir=folder, _CACHE_PREFIX_DIRS="d", mkdir=mkdir)
-    return SimpleNamespace(
-        cache=cache, rootpath=folder, invocation_params=SimpleNamespace(dir=folder), **more
-    )
+    return SimpleNamespace(cache=cache, rootpath=folder, invocation_params=SimpleNamespace(dir=folder), **more)
 
 
 def files(folder: Path) -> list[Path]:

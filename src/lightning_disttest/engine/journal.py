@@ -144,7 +144,7 @@ def find_leftovers(config: pytest.Config) -> list[Leftover]:
     folder = pytest_bridge.find_cache_folder(config, _FOLDER)
     if folder is None or sys.platform == "win32":
         return []
-    found = []
+    found: list[Leftover] = []
     with contextlib.suppress(OSError):
         for path in sorted(folder.glob(_PATTERN)):
             with contextlib.suppress(OSError):  # it has an owner, was removed meanwhile, or is no such file

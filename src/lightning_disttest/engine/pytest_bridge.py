@@ -210,7 +210,7 @@ def _capture_suspended(manager: Any) -> contextlib.AbstractContextManager[None]:
 def find_cache_folder(config: pytest.Config, name: str) -> Path | None:
     """Return the folder of that name in pytest's cache, which need not be there; None without a cache."""
     cache: Any = getattr(config, "cache", None)
-    return None if cache is None else cache._cachedir / cache._CACHE_PREFIX_DIRS / name  # type: ignore[no-any-return]
+    return None if cache is None else cache._cachedir / cache._CACHE_PREFIX_DIRS / name
 
 
 def make_cache_folder(config: pytest.Config, name: str) -> Path | None:
@@ -219,7 +219,7 @@ def make_cache_folder(config: pytest.Config, name: str) -> Path | None:
     Raises:
         OSError: if it can not be made.
     """
-    return None if find_cache_folder(config, name) is None else config.cache.mkdir(name)  # type: ignore[union-attr]
+    return None if find_cache_folder(config, name) is None else config.cache.mkdir(name)
 
 
 def tmp_path_factory(config: pytest.Config) -> pytest.TempPathFactory:

@@ -20,7 +20,6 @@ from lightning_disttest.errors import RunTerminated
 if TYPE_CHECKING:
     import subprocess
     from collections.abc import Generator
-    from types import FrameType
 
 STATUS = 128 + signal.SIGTERM
 _PLUGIN = "disttest-termination"
@@ -52,7 +51,7 @@ class Termination:
         if signal.getsignal(signal.SIGTERM) == self.handle:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
-    def handle(self, signum: int, frame: FrameType | None) -> None:
+    def handle(self, *_: object) -> None:
         """End the run in order at the first signal, at once at the second.
 
         Whoever has set a handler since, as Lightning does in ``fit``, calls the one before; that would have been the
