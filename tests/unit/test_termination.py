@@ -31,9 +31,14 @@ def make_config(**more: Any) -> Any:
 
 def test_installed_inside_the_context_only() -> None:
     """The default handler is back afterwards, also after an error."""
-    with pytest.raises(ZeroDivisionError), termination.in_order(make_config()):
-        assert signal.getsignal(signal.SIGTERM) != signal.SIG_DFL
-        raise ZeroDivisionError
+
+    def fail_inside() -> None:
+        with termination.in_order(make_config()):
+            assert signal.getsignal(signal.SIGTERM) != signal.SIG_DFL
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail_inside()
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
     assert not termination._installed
 
