@@ -33,7 +33,6 @@ class Termination:
         self._last = ""
         self._workers: list[subprocess.Popen[bytes]] = []
         self._heard = False
-        self._owner = os.getpid()
 
     def install(self) -> bool:
         """Take SIGTERM over unless somebody else has; return whether that was done."""
@@ -62,8 +61,7 @@ class Termination:
         """
         if signal.getsignal(signal.SIGTERM) != self.handle:
             return
-        # A new child may get the signal before it has given the handler up.
-        if self._heard or os.getpid() != self._owner:
+        if self._heard:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
             processes.signal_process(os.getpid(), signal.SIGTERM)
             return
@@ -96,15 +94,27 @@ class Termination:
 
 
 _installed: set[Termination] = set()
+_masks = threading.local()
+
+
+def _hold_back() -> None:
+    _masks.before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM]) if _installed else None
+
+
+def _let_through() -> None:
+    if _masks.before is not None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, _masks.before)
 
 
 def _leave_child_alone() -> None:
     for termination in list(_installed):
         termination.restore()
+    _let_through()
 
 
-# A process that a plain test forks is ended by SIGTERM as ever.
-os.register_at_fork(after_in_child=_leave_child_alone)
+# A process that a plain test forks is ended by SIGTERM as ever. It is held back meanwhile: Python forgets signals with
+# a handler of Python that a child gets before it is set up (multiprocessing's ``terminate`` right after ``start``).
+os.register_at_fork(before=_hold_back, after_in_parent=_let_through, after_in_child=_leave_child_alone)
 
 
 @contextlib.contextmanager
