@@ -106,7 +106,7 @@ def run_pytest(
         left_over = wait_until_gone(running.stamp)
     if must_be_clean:
         assert left_over == [], f"processes of the run are left: {left_over}\n{output}"
-    outcomes, texts = _read_junit(running.junit)
+    outcomes, texts = read_junit(running.junit)
     return Run(running.process.returncode, output, outcomes, texts, folder, left_over)
 
 
@@ -195,7 +195,8 @@ def wait_until_gone(stamp: str) -> list[str]:
     return described
 
 
-def _read_junit(path: Path) -> tuple[dict[str, str], dict[str, str]]:
+def read_junit(path: Path) -> tuple[dict[str, str], dict[str, str]]:
+    """Return the outcome and the text of each test of a JUnit file; nothing if it was not written."""
     outcomes: dict[str, list[str]] = {}
     texts: dict[str, str] = {}
     if not path.exists():

@@ -98,13 +98,26 @@ class UnsafeFork(DisttestError):
         super().__init__(text)
 
 
+class RunTerminated(KeyboardInterrupt):
+    """Raised in the pytest process by SIGTERM; no ``except Exception`` of a test is to swallow it.
+
+    ``running`` are the tests that run, in this process or in workers of pytest-xdist, ``last`` is the last that ended.
+    """
+
+    def __init__(self, running: Sequence[str], last: str) -> None:
+        after = f"between two tests, after {last}" if last else "before the first test"
+        where = f"in {' and '.join(running)}" if running else after
+        super().__init__(f"SIGTERM ended the run {where}")
+
+
 class ZygoteLost(DisttestError):
     """Raised for each test with ranks after the process that ranks are forked from has ended."""
 
     def __init__(self, pid: int) -> None:
         super().__init__(
             f"the process that ranks are forked from (pid {pid}) has ended, so no rank can be started any more; "
-            "was it killed by hand or by the kernel (out of memory)? Run the remaining tests again."
+            "was it killed by hand or by the kernel (out of memory)? A new one can not be made in this run: it would "
+            "be a copy of a process in which tests have run already. Run the remaining tests again."
         )
 
 

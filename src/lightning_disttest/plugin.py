@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lightning_disttest import hookspecs
-from lightning_disttest.engine import guard
+from lightning_disttest.engine import guard, journal
 from lightning_disttest.engine.context import current_rank
 from lightning_disttest.errors import ConditionUnclear, InvalidMarks, MarkTooLate, RequirementMissing, UsageFault
 from lightning_disttest.selection import filters, marks, nothing_ran, removals, requirements
@@ -62,6 +62,8 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[_WATCH] = guard.CollectionWatch()
     if fields := filters.selecting(config.stash[SETTINGS]):
         config.pluginmanager.register(nothing_ran.NothingRan(fields), "disttest-nothing-ran")
+    if not hasattr(config, "workerinput"):
+        config.pluginmanager.register(journal.Review(config), "disttest-review")
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -164,9 +166,19 @@ def pytest_runtestloop(session: pytest.Session) -> Generator[None, object, objec
     as the handlers of --log-file.
     """
     _plan_latecomers(session)
-    if not _needs_ranks(session):
+    needs_ranks = _needs_ranks(session)
+    if not needs_ranks:
         guard.release_torch()
+    # The main process of pytest-xdist is not told which tests its workers run on ranks.
+    if not needs_ranks and not session.config.pluginmanager.has_plugin("dsession"):
         return (yield)
+    from lightning_disttest.engine import termination
+
+    with termination.in_order(session.config):
+        return (yield from _with_controller(session)) if needs_ranks else (yield)
+
+
+def _with_controller(session: pytest.Session) -> Generator[None, object, object]:
     from lightning_disttest.engine.controller import Controller
 
     _import_for_ranks(session.items)

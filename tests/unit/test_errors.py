@@ -86,7 +86,8 @@ TEXTS: list[tuple[errors.DisttestError, str]] = [
     (
         errors.ZygoteLost(4711),
         "the process that ranks are forked from (pid 4711) has ended, so no rank can be started any more; "
-        "was it killed by hand or by the kernel (out of memory)? Run the remaining tests again.",
+        "was it killed by hand or by the kernel (out of memory)? A new one can not be made in this run: it would be a "
+        "copy of a process in which tests have run already. Run the remaining tests again.",
     ),
     (errors.ChannelBroken("it ended early"), "a channel between processes broke: it ended early"),
     (
@@ -162,6 +163,23 @@ def defined() -> dict[str, type[Exception]]:
 def test_text(error: errors.DisttestError, text: str) -> None:
     """Each error says what happened, to whom, why and, where there is a remedy, what to do."""
     assert text == str(error)
+
+
+@pytest.mark.parametrize(
+    ("running", "last", "where"),
+    [
+        (["a.py::x"], "a.py::w", "in a.py::x"),
+        (["a.py::x", "a.py::y"], "", "in a.py::x and a.py::y"),
+        ([], "a.py::w", "between two tests, after a.py::w"),
+        ([], "", "before the first test"),
+    ],
+)
+def test_text_of_sigterm(running: list[str], last: str, where: str) -> None:
+    """It names the tests that ran; tests that catch every Exception do not swallow it."""
+    error = errors.RunTerminated(running, last)
+
+    assert str(error) == f"SIGTERM ended the run {where}"
+    assert not isinstance(error, Exception)
 
 
 def test_broken_channel_has_what_arrived_before() -> None:

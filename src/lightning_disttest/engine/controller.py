@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import pytest
 
 from lightning_disttest.engine import guard, measuring, processes, pytest_bridge, stand_ins
+from lightning_disttest.engine.journal import Journal
 from lightning_disttest.engine.messages import RunItem
 from lightning_disttest.engine.rank import prepare_zygote, rank_main
 from lightning_disttest.engine.supervisor import Supervisor
@@ -63,7 +64,8 @@ class Controller:
         self._indices = {item: index for index, item in enumerate(session.items)}
         self._next = _next_of_world(session.items)
         self._folders = itertools.count()
-        self._supervisor = Supervisor(pytest_bridge.live_output(session.config))
+        self._journal = Journal()
+        self._supervisor = Supervisor(pytest_bridge.live_output(session.config), self._journal.refresh)
         self._pool: WorldPool | None = None
         self._refusal: UnsafeFork | None = None
         self._log_switch = pytest_bridge.switch_off_log_capture(session)
@@ -77,6 +79,7 @@ class Controller:
             self._refusal = refusal
         else:
             self._pool = WorldPool(self._supervisor, folder)
+            self._journal.open(self._config)
         guard.release_torch()
         processes.freeze_memory()
         for item in self._session.items:
@@ -100,6 +103,7 @@ class Controller:
             if self._pool is not None:
                 self._pool.end_all()
             self._supervisor.stop()
+            self._journal.close()
             processes.thaw_memory()
         if self._pool is not None:
             measuring.take_over(self._pool.folder)
@@ -204,6 +208,7 @@ class Controller:
         outcome = self._judge(item, plan, record, problems, timeout)
         passed = all(verdict.outcome == "passed" for verdict in outcome.verdicts.values())
         pytest_bridge.retain_tmp_path(self._config, tmp_path, passed)
+        self._journal.end()
         return record, outcome
 
     def _run_on_ranks(
@@ -218,6 +223,7 @@ class Controller:
         tmp_path = self._make_tmp_path(item)
         pytest_bridge.stand_in_for_fixtures(item, tmp_path)
         message = RunItem(self._indices[item], self._next.get(item), str(tmp_path), secrets.randbits(_SEED_BITS))
+        self._journal.begin(item.nodeid, world.ranks)
         run = TestRun(self._supervisor, pool, world, message, self._settings, item)
         try:
             record = run.run(deadline)

@@ -19,6 +19,7 @@ from lightning_disttest.reporting.command import command_alone
 from lightning_disttest.settings import OPTIONS
 
 if TYPE_CHECKING:
+    import subprocess
     from collections.abc import Callable
 
     from lightning_disttest.engine.messages import PhasePassed
@@ -267,6 +268,21 @@ def _capture_suspended(manager: Any) -> contextlib.AbstractContextManager[None]:
     return contextlib.nullcontext() if manager is None else manager.global_and_fixture_disabled()
 
 
+def find_cache_folder(config: pytest.Config, name: str) -> Path | None:
+    """Return the folder of that name in pytest's cache, which need not be there; None without a cache."""
+    cache: Any = getattr(config, "cache", None)
+    return None if cache is None else cache._cachedir / cache._CACHE_PREFIX_DIRS / name
+
+
+def make_cache_folder(config: pytest.Config, name: str) -> Path | None:
+    """Make the folder of that name in pytest's cache and return it; None without a cache.
+
+    Raises:
+        OSError: if it can not be made.
+    """
+    return None if find_cache_folder(config, name) is None else config.cache.mkdir(name)
+
+
 def tmp_path_factory(config: pytest.Config) -> pytest.TempPathFactory:
     """Return the session's factory without a fixture request.
 
@@ -284,6 +300,12 @@ def retain_tmp_path(config: pytest.Config, path: Path, passed: bool) -> None:
     if tmp_path_factory(config)._retention_policy == "failed" and passed:
         for folder in (path, *path.parent.glob(f"{path.name}-rank[0-9]*")):
             shutil.rmtree(folder, ignore_errors=True)
+
+
+def process_of_worker(node: Any) -> subprocess.Popen[bytes]:
+    """Return a worker of pytest-xdist as the process that was started on this machine; called in its main process."""
+    process: subprocess.Popen[bytes] = node.gateway._io.popen
+    return process
 
 
 def detach_from_worker(config: pytest.Config) -> None:

@@ -84,8 +84,9 @@ class RankHandle:
 class Supervisor:
     """Owns the zygote and all ranks of this controller."""
 
-    def __init__(self, show: Callable[[str], None] | None) -> None:
+    def __init__(self, show: Callable[[str], None] | None, forked: Callable[[], None] = lambda: None) -> None:
         self._show = show
+        self._forked = forked
         self._tokens = itertools.count()
         self._arrivals = itertools.count()
         self._handles: dict[int, RankHandle] = {}
@@ -232,6 +233,7 @@ class Supervisor:
         for message in messages:
             if isinstance(message, RankForked) and message.token in self._handles:
                 self._handles[message.token].pid = message.pid
+                self._forked()
             elif isinstance(message, RankEnded) and message.token in self._handles:
                 self._note_end(self._handles[message.token], message.status)
             elif isinstance(message, ForkFailed) and message.token in self._handles:
