@@ -8,7 +8,7 @@ LOWEST_PY := $(LOWEST)/bin/python
 LOWEST_INSTALLED := $(LOWEST)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test test-lowest lint bench clean
+.PHONY: help venv demo test test-lowest guards lint bench clean
 
 help: ## show this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-12s %s\n", $$1, $$2}'
@@ -49,6 +49,9 @@ test: $(INSTALLED) ## run the whole suite and the examples
 
 test-lowest: $(LOWEST_INSTALLED) ## run acceptance and compatibility tests with the lowest versions
 	$(LOWEST_PY) -m pytest tests/acceptance tests/compatibility
+
+guards: $(INSTALLED) ## take out each guard against a kind of trouble: its tests must fail
+	$(PY) -m tests.guards
 
 lint: $(INSTALLED) ## check style, format and types
 	$(PY) -m ruff check

@@ -116,6 +116,13 @@ STATE = """
         world.record("what runs", (request.node.nodeid, name))
         assert name in NAMES
 """
+WORKING = {
+    "test_bystander_before": "a plain test before",
+    "test_bystander_after": "a plain test after",
+    "test_standalone": "a Trainer that launches at a port which the test has chosen",
+    "test_results": "a local class with a lambda, and asserts on metrics of the real Trainer",
+    "test_spawns": "torch.multiprocessing.spawn in a rank",
+}
 
 
 @pytest.fixture(scope="module")
@@ -160,26 +167,17 @@ def test_a_launch_without_a_mark_is_refused(trainers: Run) -> None:
     assert "@pytest.mark.standalone" in trainers.text("test_unmarked")
 
 
-@pytest.mark.parametrize(
-    ("name", "what"),
-    [
-        ("test_bystander_before", "a plain test before"),
-        ("test_bystander_after", "a plain test after"),
-        ("test_standalone", "a Trainer that launches at a port which the test has chosen"),
-        ("test_results", "a local class with a lambda, and asserts on metrics of the real Trainer"),
-        ("test_spawns", "torch.multiprocessing.spawn in a rank"),
-    ],
-)
-def test_what_works(trainers: Run, name: str, what: str) -> None:
+@pytest.mark.parametrize("name", WORKING)
+def test_what_works(trainers: Run, name: str) -> None:
     """These pass in one run with all the others."""
-    assert trainers.outcome(name) == "passed", f"{what}:\n{trainers.text(name)}"
+    assert trainers.outcome(name) == "passed", f"{WORKING[name]}:\n{trainers.text(name)}"
 
 
 @pytest.mark.parametrize("kind", ["static", "dynamic", "standalone"])
 def test_ranks_have_nothing_of_plain_tests(state: Run, kind: str) -> None:
     """Ranks see neither what plain tests have left in their process nor its threads, and can compute."""
     assert state.outcome("test_plain_leaves_all_sorts_of_things") == "passed"
-    assert list(state.outcomes)[0] == "test_plain_leaves_all_sorts_of_things"
+    assert next(iter(state.outcomes)) == "test_plain_leaves_all_sorts_of_things"
     assert state.outcome(f"test_ranks_are_clean[{kind}]") == "passed", state.text(f"test_ranks_are_clean[{kind}]")
 
 
@@ -192,11 +190,14 @@ def test_ranks_agree_on_parameters(state: Run, kind: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments", [("test_two.py::test_b",), ("-k", "test_b"), ("-m", "not slow and standalone")], ids=str
+    "arguments",
+    [("test_two.py::test_b",), ("-k", "test_b"), ("-m", "not slow and standalone")],
+    ids=["id", "name", "mark"],
 )
 def test_one_test_alone(run_once: RunOnce, arguments: tuple[str, ...]) -> None:
     """One standalone test, named by its id, a part of its name or an expression of several words, runs alone."""
     source = """
+        import sys
         import pytest
 
         @pytest.mark.slow
@@ -204,7 +205,8 @@ def test_one_test_alone(run_once: RunOnce, arguments: tuple[str, ...]) -> None:
         def test_a(): pass
 
         @pytest.mark.standalone
-        def test_b(): pass
+        def test_b(request):
+            assert sys.argv[1:] == [f"{request.path}::test_b"]  # what runs the command line again runs this test
 
         def test_plain(): pass
     """

@@ -38,6 +38,19 @@ SOURCE = """
     @pytest.mark.skip(reason="so the fixture stays open until the world retires")
     def test_never(group_that_one_rank_destroys): pass
 """
+FAILED = """
+    import pytest
+
+    LEFT = []
+    pytestmark = pytest.mark.distributed(2)
+
+    def test_1_breaks():
+        LEFT.append("something")
+        assert LEFT == []
+
+    def test_2_next():
+        assert LEFT == []
+"""
 GPUS = """
     import pytest
 
@@ -79,6 +92,12 @@ def test_the_end_of_a_world_has_a_limit(run: Run) -> None:
     assert run.returncode == pytest.ExitCode.TESTS_FAILED, run.output
     assert "301 passed, 1 skipped, 1 error" in run.output
     assert lines_with(run.output, "ERROR", "test_many.py::test_four")
+
+
+def test_a_failed_world_is_not_used_again(run_once: RunOnce) -> None:
+    """What a test has left behind on all of its ranks, before it failed there, is not seen by the next one."""
+    run = run_once({"test_broken.py": FAILED})
+    assert run.outcomes == {"test_1_breaks": "failed", "test_2_next": "passed"}, run.output
 
 
 def test_only_the_sizes_that_do_not_fit_are_skipped(run_once: RunOnce) -> None:

@@ -93,7 +93,7 @@ SESSION = """
     import pytest
     import torch.distributed as dist
 
-    pytestmark = pytest.mark.distributed(2, timeout=15)
+    pytestmark = pytest.mark.distributed(2, timeout=8)
 
     @pytest.fixture(scope="session", autouse=True)
     def group():
@@ -109,27 +109,27 @@ SESSION = """
 
     def test_last(): dist.barrier()
 """
+# The rank that fails, and how.
+FAILURES = {
+    "test_training_step": (1, "ValueError: bad batch"),
+    "test_after_a_collective": (1, "ValueError: after all_gather"),
+    "test_only_rank_0_asserts": (0, "assert [1, 2] == [1, 3]"),
+    "test_leaves_a_raises_block": (0, "KeyError: 'rank 0 goes on'"),
+    "test_barrier_in_teardown": (1, "AssertionError: before the end"),
+}
 
 
 @pytest.fixture(scope="module")
 def run(run_once: RunOnce) -> Run:
     """Return one run in which one rank fails in many ways."""
-    return run_once({"test_fails.py": SOURCE, "test_session.py": SESSION})
+    return run_once({"test_fails.py": SOURCE})
 
 
-@pytest.mark.parametrize(
-    ("test", "rank", "error"),
-    [
-        ("test_training_step", 1, "ValueError: bad batch"),
-        ("test_after_a_collective", 1, "ValueError: after all_gather"),
-        ("test_only_rank_0_asserts", 0, "assert [1, 2] == [1, 3]"),
-        ("test_leaves_a_raises_block", 0, "KeyError: 'rank 0 goes on'"),
-        ("test_barrier_in_teardown", 1, "AssertionError: before the end"),
-    ],
-)
+@pytest.mark.parametrize("test", FAILURES)
 @pytest.mark.parametrize("kind", ["static", "dynamic"])
-def test_the_failure_is_told(run: Run, test: str, rank: int, error: str, kind: str) -> None:
+def test_the_failure_is_told(run: Run, test: str, kind: str) -> None:
     """The rank that failed is the cause, with its error; nobody has waited for the time limit."""
+    rank, error = FAILURES[test]
     text = run.text(f"{test}[{kind}]")
     assert run.outcome(f"{test}[{kind}]") == "failed", run.output
     assert lines_with(text, f"rank {rank} of 2", "failed in call", "<- the cause"), text
@@ -161,8 +161,11 @@ def test_the_run_goes_on(run: Run, name: str) -> None:
     assert run.outcome(name) == "passed", run.text(name)
 
 
-def test_a_session_fixture_that_ends_with_a_barrier(run: Run) -> None:
+def test_a_session_fixture_that_ends_with_a_barrier(run_once: RunOnce) -> None:
     """A session fixture with a barrier and destroy at its end keeps no other test from running after a failure."""
+    run = run_once({"test_session.py": SESSION})
     assert run.outcome("test_fails").startswith("failed"), run.output
-    assert "AssertionError: only rank 1" in run.text("test_fails")
+    text = run.text("test_fails")
+    assert "AssertionError: only rank 1" in text
+    assert lines_with(text, "rank 0 of 2", "was still in call when the grace of 0.5 s was over"), text
     assert [run.outcome(name) for name in ("test_next", "test_last")] == ["passed", "passed"], run.output

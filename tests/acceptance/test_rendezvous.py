@@ -1,4 +1,4 @@
-"""Ranks meet however many worlds, runs and left-over processes there are: no port is guessed, no store is used again."""
+"""Ranks meet however many worlds, runs and left-over processes there are: no port is guessed, no store used again."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.acceptance.conftest import RunOnce
 from tests.harness import Run, json_lines, lines_with, run_pytest, write_tests
 
 WORLDS = """
-    import json, os, signal, socket
+    import json, os
     import pytest
     import torch.distributed as dist
 
@@ -36,6 +36,12 @@ WORLDS = """
             dist.destroy_process_group()
             dist.init_process_group("gloo")
             dist.barrier()
+"""
+# In the order of the file, so that what lingers does so before the test that it must not disturb.
+LINGERING = """
+    import os, signal, socket
+    import pytest
+    import torch.distributed as dist
 
     def hold_a_port(folder):
         held = socket.socket()
@@ -89,26 +95,25 @@ WORLDS = """
     def test_6_has_a_group(world):
         dist.barrier()
 """
-# The order of the file, so that what lingers does so before the test that it must not disturb.
 LAUNCHING = """
     import pytest
     import torch.distributed as dist
+    from lightning.fabric import Fabric
 
     @pytest.mark.distributed(2)
-    @pytest.mark.parametrize("number", range(4))
+    @pytest.mark.parametrize("number", range(3))
     def test_static(number): dist.barrier()
 
     @pytest.mark.distributed(2, static=False)
-    @pytest.mark.parametrize("number", range(4))
+    @pytest.mark.parametrize("number", range(3))
     def test_dynamic(number):
         dist.destroy_process_group()
         dist.init_process_group("gloo")
         dist.barrier()
 
     @pytest.mark.standalone
-    @pytest.mark.parametrize("number", range(4))
+    @pytest.mark.parametrize("number", range(3))
     def test_standalone(number):
-        from lightning.fabric import Fabric
         fabric = Fabric(strategy="ddp", devices=2, accelerator="cpu")
         fabric.launch()
         fabric.barrier()
@@ -118,8 +123,14 @@ LAUNCHING = """
 
 @pytest.fixture(scope="module")
 def run(run_once: RunOnce) -> Run:
-    """Return a run of many worlds, some of which end badly."""
-    return run_once({"test_many.py": WORLDS}, "--basetemp=base", "-o", "tmp_path_retention_policy=all")
+    """Return a run of many worlds, one after the other."""
+    return run_once({"test_many.py": WORLDS})
+
+
+@pytest.fixture(scope="module")
+def lingering(run_once: RunOnce) -> Run:
+    """Return a run of worlds that end badly, with ranks that hold ports."""
+    return run_once({"test_lingering.py": LINGERING}, "--basetemp=base")
 
 
 def test_twenty_worlds_in_a_row(run: Run) -> None:
@@ -134,21 +145,21 @@ def test_ten_groups_in_one_process(run: Run) -> None:
 
 
 @pytest.mark.parametrize("name", ["test_2_has_the_port", "test_4_has_the_port"])
-def test_nothing_of_a_failed_test_lingers(run: Run, name: str) -> None:
+def test_nothing_of_a_failed_test_lingers(lingering: Run, name: str) -> None:
     """When the test after a failed one or a hanging one begins, all ranks of that one have ended, and their ports."""
-    assert run.outcome("test_1_fails_and_lingers") == run.outcome("test_3_hangs") == "failed"
-    assert run.outcome(name) == "passed", run.text(name)
+    assert lingering.outcome("test_1_fails_and_lingers") == lingering.outcome("test_3_hangs") == "failed"
+    assert lingering.outcome(name) == "passed", lingering.text(name)
 
 
-def test_a_group_after_a_killed_one(run: Run) -> None:
+def test_a_group_after_a_killed_one(lingering: Run) -> None:
     """What a killed rank has left in its store disturbs no other world."""
-    assert lines_with(run.text("test_5_is_killed_in_its_group"), "rank 1 of 2", "killed by SIGKILL")
-    assert run.outcome("test_6_has_a_group") == "passed", run.text("test_6_has_a_group")
+    assert lines_with(lingering.text("test_5_is_killed_in_its_group"), "rank 1 of 2", "killed by SIGKILL")
+    assert lingering.outcome("test_6_has_a_group") == "passed", lingering.text("test_6_has_a_group")
 
 
-def test_no_store_is_left(run: Run) -> None:
+def test_no_store_is_left(lingering: Run) -> None:
     """The files in which ranks meet are removed with their world."""
-    folder = run.folder / "base" / "disttest-worlds0"
+    folder = lingering.folder / "base" / "disttest-worlds0"
     assert list(folder.iterdir()) == []
 
 
@@ -157,7 +168,7 @@ def _run_two_workers(folder: Path) -> Run:
 
 
 def test_four_workers_at_once(tmp_path: Path) -> None:
-    """Two runs with two workers each, all with worlds and launched ranks, need no settings to keep out of each other."""
+    """Two runs with two workers each, all with worlds and launched ranks, need no settings to keep apart."""
     folders = [tmp_path / name for name in ("one", "two")]
     for folder in folders:
         folder.mkdir()
@@ -167,4 +178,4 @@ def test_four_workers_at_once(tmp_path: Path) -> None:
         runs = list(executor.map(_run_two_workers, folders))
     for run in runs:
         assert set(run.outcomes.values()) == {"passed"}, run.output
-        assert len(run.outcomes) == 12
+        assert len(run.outcomes) == 9

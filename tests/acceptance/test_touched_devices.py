@@ -55,4 +55,4 @@ def test_a_plain_test_may_start_xla(run_once: RunOnce) -> None:
     """A plain test that starts XLA, and runs before all others, does no harm to tests on ranks."""
     run = run_once({"torch_xla.py": XLA, "test_other.py": OTHER}, "-W", "ignore")
     assert run.outcomes == {"test_plain": "passed", "test_other": "passed"}, run.output
-    assert list(run.outcomes)[0] == "test_plain"
+    assert next(iter(run.outcomes)) == "test_plain"
