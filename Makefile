@@ -8,7 +8,7 @@ LOWEST_PY := $(LOWEST)/bin/python
 LOWEST_INSTALLED := $(LOWEST)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test test-lowest faults random-faults lint bench clean
+.PHONY: help venv demo test test-lowest faults random-faults guards lint bench clean
 
 help: ## show this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-12s %s\n", $$1, $$2}'
@@ -55,6 +55,9 @@ faults: $(INSTALLED) ## run every fault at every place on every choice of ranks
 
 random-faults: $(INSTALLED) ## put 200 random faults into a run of 1,000 static tests, three times
 	$(PY) -m benchmarks.random_faults
+
+guards: $(INSTALLED) ## take out each guard against a kind of trouble: its tests must fail
+	$(PY) -m tests.guards
 
 lint: $(INSTALLED) ## check style, format and types
 	$(PY) -m ruff check
