@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shutil
 import sys
 import tempfile
 import time
@@ -29,10 +30,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for cell, problems in sorted(red.items()):
         print(f"\nred: {cell.name}")
         print("\n".join(f"  {problem[:_LONGEST]}" for problem in problems))
-    print(f"\n{len(cells)} cells in {time.monotonic() - begin:.0f} s, {len(red)} red; runs are in {folder}")
+    print(f"\n{len(cells)} cells in {time.monotonic() - begin:.0f} s, {len(red)} red")
     left = sum(problem.startswith("a process of the run is left") for problems in red.values() for problem in problems)
     print("some processes were left" if left else "no process of any run was left")
-    return 1 if red else 0
+    if red:
+        print(f"the runs are in {folder}")
+        return 1
+    shutil.rmtree(folder)
+    return 0
 
 
 def render(results: Mapping[Cell, Sequence[str]]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -243,11 +244,17 @@ def test_the_tables_show_every_sign() -> None:
 
 @pytest.mark.parametrize(("problems", "status"), [([], 0), (["it is wrong"], 1)])
 def test_the_command_ends_with_1_if_a_cell_is_red(
-    problems: list[str], status: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    problems: list[str],
+    status: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """The command shows what is wrong, and its status says whether anything is."""
+    """The command shows what is wrong, and its status says whether anything is; only then it keeps the runs."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setattr(command, "run_cells", lambda cells, _: dict.fromkeys(cells, problems))
     assert command.main(["--kind=static", "--place=call", "--fault=sigkill"]) == status
     output = capsys.readouterr().out
     assert f"3 cells in 0 s, {3 * status} red" in output
     assert ("it is wrong" in output) == bool(problems)
+    assert list(tmp_path.iterdir()) == ([] if not problems else [Path(output.splitlines()[-1].split()[-1])])
