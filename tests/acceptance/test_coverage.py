@@ -160,9 +160,12 @@ def _run_under_coverage(folder: Path) -> str:
 
 
 def _measured(folder: Path) -> dict[str, dict[str, Any]]:
-    """Return the lines and branches of each file that were executed and that were not, as the report has them."""
+    """Return the lines and branches of each file that were executed and that were not, as the report has them.
+
+    Without any data there are no branches in it.
+    """
     files: Mapping[str, Any] = json.loads((folder / "report.json").read_text())["files"]
-    return {name: {what: found[what] for what in WHAT} for name, found in files.items()}
+    return {name: {what: found.get(what, []) for what in WHAT} for name, found in files.items()}
 
 
 @pytest.fixture(scope="module")

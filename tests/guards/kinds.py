@@ -321,16 +321,13 @@ KINDS = (
         ("coveragepy/coveragepy#1050", "pytorch/rl#3975"),
         (
             _guard(
-                _acceptance("test_coverage.py::test_nothing_else_is_measured_or_left[with_cov]"),
+                _acceptance("test_coverage.py::test_ranks_are_measured_like_calls[with_cov-static]"),
                 "engine/controller.py",
                 "measuring.take_over(self._pool.folder)",
                 "pass",
             ),
         ),
-        _acceptance(
-            "test_coverage.py::test_ranks_are_measured_like_calls",
-            "test_coverage.py::test_off_costs_nothing",
-        ),
+        _acceptance("test_coverage.py::test_off_costs_nothing"),
     ),
     Kind(
         "M",
