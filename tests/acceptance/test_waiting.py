@@ -284,7 +284,7 @@ def check_held(run: Run) -> str:
 
 def test_held_interpreter_is_told_with_native_stacks(run: Run) -> None:
     """Native code that holds the GIL is named by py-spy; stacks of Python need no interpreter."""
-    native = check_held(run).partition("Native stacks (py-spy):\n")[2]
+    native = check_held(run).partition("Stacks that py-spy sees:\n")[2]
 
     assert "nanosleep" in native
     assert lines_with(native, "test_held (test_held.py:")

@@ -340,7 +340,7 @@ def test_state_of_a_rank_stands_above_its_stacks(make: Make) -> None:
         "is in barrier of torch.distributed",
         "Python stacks:",
         *trim_stacks(STACKS).splitlines(),
-        "Native stacks (py-spy):",
+        "Stacks that py-spy sees:",
         'Thread 101 (active): "MainThread"',
         "    sleep (libc.so)",
         "    test_it (test_it.py:7)",

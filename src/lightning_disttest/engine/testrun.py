@@ -29,7 +29,7 @@ from lightning_disttest.engine.patience import Patience
 from lightning_disttest.engine.supervisor import Ended, Event, RankHandle, Silenced, Supervisor
 from lightning_disttest.engine.worlds import describe_staying
 from lightning_disttest.errors import DisttestError
-from lightning_disttest.reporting.stories import Fate, RankStory, is_subreport, is_xfailed
+from lightning_disttest.reporting.stories import PHASES, Fate, RankStory, is_subreport, is_xfailed
 from lightning_disttest.reporting.waiting import describe_quiet, waits_in_vain
 
 if TYPE_CHECKING:
@@ -57,6 +57,7 @@ class _Progress:
     retired: bool = False
     dead: bool = False
     how: str = ""
+    unreported: str = ""
     only_silent: bool = False
     ended_by: str = ""
     stage: str = ""
@@ -107,6 +108,7 @@ class TestRun:
         self._world = world
         self._message = message
         self._item = item
+        self._setup_only = bool(getattr(item.config.option, "setuponly", False))
         self._grace = settings.grace
         self._patience = Patience(settings.progress, time.monotonic())
         self._suspicion = Patience(_SUSPICION_S, time.monotonic())
@@ -305,13 +307,22 @@ class TestRun:
         for progress in self._ranks:
             if progress.finished:
                 progress.stage = "exit"
-            if progress.how or not progress.finished:
+                progress.unreported = _unreported(progress, setup_only=self._setup_only)
+            if progress.how or progress.unreported or not progress.finished:
                 progress.end_arrival = progress.end_arrival or self._arrival + 1
                 progress.stacks = progress.handle.files.stacks()  # also those of a crash
                 progress.last_output = progress.handle.files.last_output()
                 self._world.healthy = False
             elif any(not report.passed and not _is_plain_skip(report) for report in progress.reports):
                 self._world.healthy = False
+
+
+def _unreported(progress: _Progress, *, setup_only: bool) -> str:
+    """Return the first phase of a finished rank of which no report came: a hook on the rank may have swallowed it."""
+    reported = {str(report.when): report.passed for report in progress.reports if not is_subreport(report)}
+    has_call = reported.get("setup", False) and not setup_only
+    expected = PHASES if has_call else ("setup", "teardown")
+    return next((phase for phase in expected if phase not in reported), "")
 
 
 def _story(progress: _Progress, unfinished: Fate, sight: Sight) -> RankStory:
@@ -332,6 +343,7 @@ def _story(progress: _Progress, unfinished: Fate, sight: Sight) -> RankStory:
         knows_collectives=sight.knows_collectives,
         is_stopped=sight.is_stopped,
         is_silent=sight.is_silent,
+        unreported=progress.unreported,
         records=progress.records,
     )
 

@@ -206,6 +206,8 @@ def _what(group: Sequence[Trouble], frame: Frame) -> str:
 
 def _what_one(trouble: Trouble, frame: Frame) -> str:
     where = _where(trouble)
+    if trouble.kind is Kind.DEATH and trouble.story.unreported:
+        return f"came to the end of the test, but sent no report of its {trouble.phase}: a hook has kept it back"
     if trouble.kind is Kind.DEATH:
         return f"died {where}: {trouble.story.how.splitlines()[0]}"
     if trouble.story.fate is Fate.STRANDED and trouble.report is None:

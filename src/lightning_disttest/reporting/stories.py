@@ -59,6 +59,7 @@ class RankStory:
         knows_collectives: whether it told what its process groups did.
         is_stopped: whether it was stopped by SIGSTOP or a debugger.
         is_silent: whether its interpreter did not answer, though it should have: something native holds it.
+        unreported: a phase that it must have gone through and of which no report came; empty if there is none.
         records: what it recorded with ``world.record``.
     """
 
@@ -77,6 +78,7 @@ class RankStory:
     knows_collectives: bool = False
     is_stopped: bool = False
     is_silent: bool = False
+    unreported: str = ""
     records: dict[str, Any] = field(default_factory=dict)
 
     @property

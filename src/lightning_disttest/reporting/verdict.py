@@ -145,6 +145,8 @@ def _troubles_of(story: RankStory) -> list[Trouble]:
         Fate.STRANDED: Kind.TIME_LIMIT,
         Fate.WAITED: Kind.WAITING,
     }
+    if story.unreported:
+        troubles.append(Trouble(story, Kind.DEATH, story.unreported, story.end_arrival))
     if story.fate in fates:
         troubles.append(Trouble(story, fates[story.fate], story.phase_reported, story.end_arrival))
     return troubles
