@@ -192,3 +192,39 @@ def test_full_disk(run_once: RunOnce) -> None:
         assert "OSError: [Errno 28] No space left on device" in run.text(name)
     assert "assert 1 == 0" in run.text("test_fails")
     assert lines_with(run.output, "FAILED test_full.py::test_fills - rank 0: OSError: [Errno 28]")
+
+
+def test_a_rank_is_killed_and_no_other_can_be_made(run_once: RunOnce) -> None:
+    """Two faults at once are both told: the death at the test before, the lack of room at the test after."""
+    files = {
+        "conftest.py": """
+            import os, pathlib, resource, signal, time
+
+            def pytest_runtest_logfinish(nodeid):
+                if not nodeid.endswith("test_before"):
+                    return
+                pid = int(pathlib.Path("pid").read_text())
+                os.kill(pid, signal.SIGKILL)
+                deadline = time.monotonic() + 10
+                while pathlib.Path(f"/proc/{pid}").exists() and time.monotonic() < deadline:
+                    time.sleep(0.01)
+                open_files = len(os.listdir("/proc/self/fd"))
+                resource.setrlimit(resource.RLIMIT_NOFILE, (open_files, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+        """,
+        "test_it.py": """
+            import os, pathlib, pytest
+
+            @pytest.mark.distributed(2)
+            def test_before(world):
+                if world.rank == 1:
+                    pathlib.Path("pid").write_text(str(os.getpid()))
+
+            @pytest.mark.distributed(2)
+            def test_then(): pass
+        """,
+    }
+    run = run_once(files)
+    assert run.outcomes == {"test_before": "passed+error", "test_then": "error"}, run.output
+    assert lines_with(run.text("test_before"), "rank 1", "killed by SIGKILL between two tests")
+    assert lines_with(run.text("test_then"), "test_then cannot run", "open files")
+    assert "During handling of the above exception" not in run.output

@@ -174,10 +174,13 @@ class Controller:
         if pytest_bridge.is_benchmarked(item):
             _fail(item, BenchmarkOnRanks())
         assert self._pool is not None
+        reason: Exception | None = None
         try:
             record, outcome = self._run(item, plan, self._pool)
         except (ZygoteLost, RankNotStarted) as error:
-            _fail(item, error)
+            reason = error
+        if reason is not None:  # not in the except clause, or pytest would show both exceptions
+            _fail(item, reason)
         item.stash[_OUTCOME] = outcome
         self._pass_on_warnings(record)
         self._pass_on_properties(record)
@@ -216,10 +219,10 @@ class Controller:
     ) -> tuple[LiveWorld, TestRecord, RunItem]:
         deadline = time.monotonic() + timeout if timeout else None
         spec = WorldSpec(plan.kind, plan.world_size, plan.device, plan.backend)
-        world, dead = pool.take(spec)
-        if dead is not None:
+        if (dead := pool.take_dead(spec)) is not None:
             self._report_late(dead, dead.problems)
             pool.end(dead)
+        world = pool.take(spec)
         tmp_path = self._make_tmp_path(item)
         pytest_bridge.stand_in_for_fixtures(item, tmp_path)
         message = RunItem(self._indices[item], self._next.get(item), str(tmp_path), secrets.randbits(_SEED_BITS))

@@ -116,8 +116,8 @@ class Supervisor:
             ZygoteLost: if the zygote has ended.
             RankNotStarted: if this process has no room for the files of the rank.
         """
-        if self._control is None or self._control.closed:
-            raise ZygoteLost(self.zygote_pid)
+        self.check_zygote()
+        assert self._control is not None
         with contextlib.ExitStack() as undo:
             handle, theirs = self._open_files(rank, undo)
             try:
@@ -131,6 +131,15 @@ class Supervisor:
         self._selector.register(handle.channel, selectors.EVENT_READ, lambda: self._read_rank(handle))
         self._selector.register(handle.files.raw, selectors.EVENT_READ, lambda: self._read_raw(handle))
         return handle
+
+    def check_zygote(self) -> None:
+        """Check that ranks can be forked.
+
+        Raises:
+            ZygoteLost: if the zygote has ended.
+        """
+        if self._control is None or self._control.closed:
+            raise ZygoteLost(self.zygote_pid)
 
     def _open_files(self, rank: int, undo: contextlib.ExitStack) -> tuple[RankHandle, socket.socket]:
         try:

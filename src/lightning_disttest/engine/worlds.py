@@ -66,12 +66,26 @@ class WorldPool:
         self._kept: dict[WorldSpec, LiveWorld] = {}
         self._open: list[LiveWorld] = []
 
-    def take(self, spec: WorldSpec) -> tuple[LiveWorld, LiveWorld | None]:
-        """Return a healthy world for ``spec`` and, if a kept one was found dead, that one, to be reported."""
-        kept = self._kept.pop(spec, None)
-        if kept is not None and not self._died_idle(kept):
-            return kept, None
-        return self._make(spec), kept
+    def take_dead(self, spec: WorldSpec) -> LiveWorld | None:
+        """Return the kept world for ``spec`` if it is found dead, to be reported and ended; it is kept no more.
+
+        Raises:
+            ZygoteLost: if the zygote has ended, and all worlds with it.
+        """
+        kept = self._kept.get(spec)
+        if kept is None or not self._died_idle(kept):
+            return None
+        del self._kept[spec]
+        self._supervisor.check_zygote()
+        return kept
+
+    def take(self, spec: WorldSpec) -> LiveWorld:
+        """Return a world for ``spec``, the kept one if there is one.
+
+        Raises:
+            ZygoteLost, RankNotStarted: if none can be made.
+        """
+        return self._kept.pop(spec, None) or self._make(spec)
 
     def give_back(self, world: LiveWorld) -> None:
         """Keep a static world that is still healthy."""
