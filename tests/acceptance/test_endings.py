@@ -189,8 +189,8 @@ def test_a_rank_that_dies_between_tests_is_reported(run_once: RunOnce) -> None:
         import pytest
         import torch.distributed as dist
 
-        @pytest.mark.distributed(2)
-        def test_dies_later(world, pytestconfig):
+        @pytest.fixture(scope="session")
+        def killer(world, pytestconfig):
             flag = pytestconfig.rootpath / "go"
             def die():
                 while not flag.exists():
@@ -198,6 +198,9 @@ def test_a_rank_that_dies_between_tests_is_reported(run_once: RunOnce) -> None:
                 os._exit(5)
             if world.rank == 1:
                 threading.Thread(target=die, daemon=True).start()
+
+        @pytest.mark.distributed(2)
+        def test_dies_later(killer): pass
 
         @pytest.mark.distributed(1)
         def test_in_between(world, pytestconfig):

@@ -64,6 +64,7 @@ def _has_happened(name, rank, effect):
 _FIXTURE = {
     "session_setup": '@pytest.fixture(scope="session")\ndef place_{name}():\n    {act}\n',
     "module_setup": '@pytest.fixture(scope="module")\ndef place_{name}():\n    {act}\n',
+    "between": '@pytest.fixture(scope="session")\ndef place_{name}():\n    {act}\n',  # what a test leaves is undone
     "function_setup": "@pytest.fixture\ndef place_{name}({more}):\n    {act}\n",
     "teardown": "@pytest.fixture\ndef place_{name}({more}):\n    yield\n    {act}\n",
 }
@@ -117,7 +118,7 @@ def _write_cell(cell: Cell) -> str:
 
 
 def _in_fixture(cell: Cell) -> bool:
-    return cell.place in (*SETUPS, "teardown")
+    return cell.place in (*SETUPS, "teardown", "between")
 
 
 def _mark(kind: str, limit: float) -> str:
@@ -127,6 +128,8 @@ def _mark(kind: str, limit: float) -> str:
 
 
 def _act(cell: Cell) -> str:
+    if cell.place == "between":
+        return f"injected.act_between_tests({_quoted(cell)})"
     more = ", subtests" if cell.effect is Effect.FAILS_SUBTEST else ""
     return f"injected.act({_quoted(cell)}{more})"
 
@@ -147,8 +150,6 @@ def _body(cell: Cell) -> str:
     lines = ["injected.launch()"] if cell.launched else []
     if cell.place == "call":
         lines.append(_act(cell))
-    elif cell.place == "between":
-        lines.append(f"injected.act_between_tests({_quoted(cell)})")
     elif cell.place == "exit":
         lines.append(f"atexit.register(injected.act_alone, {_quoted(cell)})")
     return "\n    ".join(lines or ["pass"])

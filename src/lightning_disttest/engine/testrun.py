@@ -166,7 +166,7 @@ class TestRun:
                 self._tell_where_ranks_are(quiet)
                 continue  # there may be news in the inboxes by now
             waits = [self._hurry_until, deadline, self._patience.ends]
-            if any(progress.finished for progress in self._ranks):
+            if self._hurry_until is None and any(progress.finished for progress in self._ranks):
                 if self._suspicion.is_over(now) and self._are_stranded():
                     return Fate.STRANDED
                 waits.append(self._suspicion.ends)

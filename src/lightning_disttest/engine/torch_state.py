@@ -199,9 +199,9 @@ class ProcessGroups:
         self._left: list[Any] = []
 
     def read(self) -> Values:
-        """Return the groups that this rank is in."""
+        """Return the names of the groups that this rank is in; the groups themselves would be kept from ending."""
         distributed: Any = sys.modules.get("torch.distributed.distributed_c10d")
-        return {} if distributed is None else dict.fromkeys(distributed._world.pg_map)
+        return {} if distributed is None else dict.fromkeys(distributed._world.pg_names.values())
 
     def destroy_left(self) -> None:
         """Destroy the groups that the last test has left; no rank is in that test any more."""
@@ -221,7 +221,11 @@ class ProcessGroups:
         leaks = []
         if base.keys() - now.keys():
             leaks.append(Leak("destroyed a process group that was there before it", REPLACED, undone=False))
-        self._left = [group for group in now if group not in base and group is not distributed.GroupMember.WORLD]
+        self._left = [
+            group
+            for group, name in distributed._world.pg_names.items()
+            if name in now and name not in base and group is not distributed.GroupMember.WORLD
+        ]
         if number := len(self._left):
             what = "a process group" if number == 1 else f"{number} process groups"
             leaks.append(Leak(f"left {what}", "destroyed before the next test"))
