@@ -201,9 +201,8 @@ class Supervisor:
         self._handles.pop(handle.token, None)
         self._unregister(handle.channel)
         if handle.files.raw_open:
+            self._unregister(handle.files.raw)  # first: if the stream ends now, nobody would do it any more
             handle.files.read_raw()
-            if handle.files.raw_open:
-                self._unregister(handle.files.raw)
         handle.channel.close()
         handle.files.close()
 
