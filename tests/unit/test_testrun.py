@@ -10,7 +10,7 @@ import pytest
 
 from lightning_disttest.engine import pytest_bridge
 from lightning_disttest.engine.messages import ItemFinished, RunItem, WhereTold
-from lightning_disttest.engine.supervisor import Ended, RankHandle, Supervisor
+from lightning_disttest.engine.supervisor import Ended, RankHandle
 from lightning_disttest.engine.testrun import TestRun
 from lightning_disttest.reporting.stories import Fate
 
@@ -101,18 +101,3 @@ def test_what_a_rank_told_in_time_is_not_said_of_its_end(monkeypatch: pytest.Mon
     assert story.fate is Fate.DIED
     assert story.collectives == ()
     assert story.stacks == ""
-
-
-def test_announcement_is_no_answer() -> None:
-    """A rank that says that it will answer has not said where it is."""
-    handle = OneRank().handle
-    handle.tells = False
-    supervisor = Supervisor(None)
-
-    supervisor._deliver(handle, WhereTold("", []))
-    announced = (handle.tells, handle.answer)
-    supervisor._deliver(handle, WhereTold("Current thread", []))
-
-    assert announced == (True, None)
-    assert handle.answer == WhereTold("Current thread", [])
-    assert not handle.inbox
