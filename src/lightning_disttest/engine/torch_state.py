@@ -192,26 +192,27 @@ def _attention(torch: Any) -> list[_Setting]:
 class ProcessGroups:
     """Process groups beside the default one. Those that a test has left are destroyed before the next test begins.
 
-    Not at once: a slower rank may still be in an operation of such a group, which has ended on this rank.
+    Not at once: a slower rank may still be in an operation of such a group, which has ended on this rank. Groups are
+    known by their names: who holds one keeps its connections open, and the peers of a rank that failed would not see
+    that it is gone.
     """
 
     def __init__(self) -> None:
-        self._left: list[Any] = []
+        self._left: set[str] = set()
 
     def read(self) -> Values:
-        """Return the names of the groups that this rank is in; the groups themselves would be kept from ending."""
+        """Return the names of the groups that this rank is in."""
         distributed: Any = sys.modules.get("torch.distributed.distributed_c10d")
         return {} if distributed is None else dict.fromkeys(distributed._world.pg_names.values())
 
     def destroy_left(self) -> None:
         """Destroy the groups that the last test has left; no rank is in that test any more."""
-        left, self._left = self._left, []
-        if left:
+        if self._left:
             distributed: Any = sys.modules["torch.distributed.distributed_c10d"]
-            for group in left:
-                # Somebody else may have destroyed it since, or all of them.
-                if group in distributed._world.pg_map:
+            for group, name in list(distributed._world.pg_names.items()):
+                if name in self._left:
                     distributed.destroy_process_group(group)
+            self._left = set()
 
     def undo(self, base: Values, now: Values) -> list[Leak]:
         """Note the new groups to be destroyed. One that the test has destroyed cannot be had back."""
@@ -221,11 +222,7 @@ class ProcessGroups:
         leaks = []
         if base.keys() - now.keys():
             leaks.append(Leak("destroyed a process group that was there before it", REPLACED, undone=False))
-        self._left = [
-            group
-            for group, name in distributed._world.pg_names.items()
-            if name in now and name not in base and group is not distributed.GroupMember.WORLD
-        ]
+        self._left = now.keys() - base.keys() - {distributed._world.pg_names[distributed.GroupMember.WORLD]}
         if number := len(self._left):
             what = "a process group" if number == 1 else f"{number} process groups"
             leaks.append(Leak(f"left {what}", "destroyed before the next test"))
