@@ -192,11 +192,12 @@ class Supervisor:
             self.poll(0)
 
     def ask_where(self, handles: list[RankHandle]) -> None:
-        """Ask ranks where they are, and wait a moment for those that can tell."""
+        """Ask those ranks that can tell where they are, and wait a moment for their answers."""
+        telling = [handle for handle in handles if handle.tells]
         for handle in handles:
             handle.answer = None
+        for handle in telling:
             handle.files.ask()
-        telling = [handle for handle in handles if handle.tells]
         self.wait_until(
             lambda: all(handle.status is not None or handle.answer is not None for handle in telling), _ANSWER_S
         )

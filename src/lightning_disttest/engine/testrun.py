@@ -42,7 +42,7 @@ End = Ended | Silenced | Interrupted | JoinFailed
 _LAUNCH_S = 10.0
 _LEAVE_S = 10.0
 _SKIP_GRACE_S = 5.0
-_SUSPICION_S = 0.5  # a rank that others have left behind is found so much later
+_SUSPICION_S = 0.5  # a rank that others have left behind is found after twice that
 
 
 @dataclass(eq=False, slots=True)
@@ -112,6 +112,7 @@ class TestRun:
         self._grace = settings.grace
         self._patience = Patience(settings.progress, time.monotonic())
         self._suspicion = Patience(_SUSPICION_S, time.monotonic())
+        self._suspected = False
         self._ranks = [_Progress(handle) for handle in world.ranks]
         self._warnings: list[tuple[int, WarningRecorded]] = []
         self._properties: list[tuple[int, SuitePropertyRecorded]] = []
@@ -168,7 +169,9 @@ class TestRun:
             waits = [self._hurry_until, deadline, self._patience.ends]
             if self._hurry_until is None and any(progress.finished for progress in self._ranks):
                 if self._suspicion.is_over(now) and self._are_stranded():
-                    return Fate.STRANDED
+                    if self._suspected:  # a rank that was only not scheduled since is gone by the second look
+                        return Fate.STRANDED
+                    self._suspected = True
                 waits.append(self._suspicion.ends)
             moments = [moment for moment in waits if moment is not None]
             self._supervisor.poll(max(0.0, min(moments) - now) if moments else None)
@@ -199,6 +202,7 @@ class TestRun:
                 if not isinstance(event, PhasePassed):  # may have waited in the rank until now
                     self._patience.take_news(moment)
                     self._suspicion.take_news(moment)
+                    self._suspected = False
                 grace = self._take(progress, event, arrival)
                 if grace is not None:
                     end = moment + grace

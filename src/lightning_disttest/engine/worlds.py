@@ -236,7 +236,7 @@ def _retire_problems(handle: RankHandle, limit: float) -> list[str]:
         elif isinstance(event, Ended) and (event.status != 0 or not retired):
             what = f"{processes.describe_status(event.status)} while it was leaving\n"
             problems.append(_describe(handle, what, handle.files.last_output()))
-        elif isinstance(event, JoinFailed):
+        elif isinstance(event, (JoinFailed, Interrupted)):
             problems.append(f"rank {handle.rank} (pid {handle.pid}):\n{event.text}")
     handle.inbox.clear()
     if handle.status is None:

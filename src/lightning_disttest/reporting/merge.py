@@ -226,7 +226,7 @@ def _what_one(trouble: Trouble, frame: Frame) -> str:
 def _where(trouble: Trouble) -> str:
     if trouble.report is not None:
         return f"in {trouble.phase}"
-    return {"start": "before setup", "exit": "after teardown"}.get(trouble.story.phase, f"in {trouble.story.phase}")
+    return trouble.story.where
 
 
 def _body(trouble: Trouble, *, folded: bool) -> list[Element]:

@@ -91,6 +91,11 @@ class RankStory:
         return f"{path}:{line} in {function}" if path else ""
 
     @property
+    def where(self) -> str:
+        """Where it left, in words: ``in call``, ``before setup``."""
+        return {"start": "before setup", "exit": "after teardown"}.get(self.phase, f"in {self.phase}")
+
+    @property
     def phase_reported(self) -> str:
         """The phase to which pytest counts where it left: before the first is setup, after the last is teardown."""
         return {"start": "setup", "exit": "teardown"}.get(self.phase, self.phase)

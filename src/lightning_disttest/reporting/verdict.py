@@ -250,4 +250,4 @@ def _progress(story: RankStory) -> str:
         return "passed"
     done = [phase for phase in PHASES if story.report_of(phase) is not None]
     where = f", at {story.place}" if story.place else ""
-    return f"{story.fate.value} in {story.phase}" + (f" after {done[-1]}" if done else "") + where
+    return f"{story.fate.value} {story.where}" + (f" after {done[-1]}" if done else "") + where

@@ -137,8 +137,7 @@ def _describe_place(story: RankStory) -> str:
         return "came to the end of the test"
     if story.fate is Fate.DIED:
         return story.how.partition("\n")[0]
-    where = {"start": "before setup", "exit": "after teardown"}.get(story.phase, f"in {story.phase}")
-    return ", ".join(filter(None, (where, describe_state(story), story.place and f"at {story.place}")))
+    return ", ".join(filter(None, (story.where, describe_state(story), story.place and f"at {story.place}")))
 
 
 def explain_deadlock(stories: Sequence[RankStory]) -> str:
