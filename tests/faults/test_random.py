@@ -7,8 +7,8 @@ import random
 from collections.abc import Callable, Sequence
 
 import pytest
-
 from benchmarks.random_faults import CHOICE, Result, describe, find_problems, main
+
 from tests.faults.cells import Cell
 from tests.faults.generator import write_around
 from tests.faults.running import OPTIONS
