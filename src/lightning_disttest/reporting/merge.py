@@ -20,7 +20,7 @@ from lightning_disttest.reporting.verdict import Kind, PhaseVerdict, Trouble, is
 from lightning_disttest.reporting.waiting import describe_state
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     import pytest
 
@@ -36,7 +36,7 @@ _ADDRESS = re.compile(r"0x[0-9a-f]+")
 class Frame:
     """What the reports of one test have in common: where it ran; its limit, grace and length in seconds.
 
-    ``command`` runs this test again, alone.
+    ``command`` returns what runs this test again, alone; only failures need it.
     """
 
     path: str
@@ -47,7 +47,7 @@ class Frame:
     grace: float
     seconds: float
     rank_output: RankOutput
-    command: str
+    command: Callable[[], str]
 
 
 def apply_verdict(report: pytest.TestReport, verdict: PhaseVerdict, stories: Sequence[RankStory], frame: Frame) -> None:
@@ -59,7 +59,7 @@ def apply_verdict(report: pytest.TestReport, verdict: PhaseVerdict, stories: Seq
         report.wasxfail = verdict.wasxfail
     if verdict.outcome == "failed":
         finished = [s for s in stories if s.fate is Fate.FINISHED and all(r.passed for r in s.reports)]
-        report.longrepr = _add_command(describe_failure(verdict, frame, finished), frame.command)
+        report.longrepr = _add_command(describe_failure(verdict, frame, finished), frame.command())
     elif verdict.outcome == "skipped":
         report.longrepr = verdict.skip  # type: ignore[assignment]
 
