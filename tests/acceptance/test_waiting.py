@@ -261,8 +261,8 @@ def test_stopped_rank_is_told(run: Run) -> None:
     story = part(run, "test_stopped", 1)
 
     assert "<- the cause" in story.partition("\n")[0]
-    assert "is stopped, by SIGSTOP or a debugger\nPython stacks:" in story
-    assert lines_with(story, "test_hung.py", "in test_stopped")
+    assert "is stopped, by SIGSTOP or a debugger\nStacks that py-spy sees:" in story
+    assert lines_with(story, "test_stopped (test_hung.py:")
 
 
 def test_ranks_of_a_launcher_tell_as_well(run: Run) -> None:

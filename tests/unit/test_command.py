@@ -10,9 +10,22 @@ from lightning_disttest.reporting.command import command_alone
 
 NODEID = "test_it.py::test_it"
 # As argparse has it: options that take one value, those that may, and those that take several.
-ARITY = dict.fromkeys(
-    ("-c", "-k", "-m", "-n", "-o", "-p", "-r", "-W", "--deselect", "--maxfail", "--rootdir", "--tb", "--timeout"), "1"
-) | {
+WITH_VALUE = (
+    "-c",
+    "-k",
+    "-m",
+    "-n",
+    "-o",
+    "-p",
+    "-r",
+    "-W",
+    "--deselect",
+    "--maxfail",
+    "--rootdir",
+    "--tb",
+    "--timeout",
+)
+ARITY = dict.fromkeys(WITH_VALUE, "1") | {
     "--cov": "?",
     "--shade": "?",
     "--pair": "2",

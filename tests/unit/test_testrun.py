@@ -72,7 +72,7 @@ class OneRank:
         spec = SimpleNamespace(kind="static")
         world: Any = SimpleNamespace(ranks=[self.handle], healthy=True, spec=spec)
         settings: Any = SimpleNamespace(grace=0.0, progress=0.01)
-        item: Any = SimpleNamespace(config=None, nodeid="test_it.py::test_it")
+        item: Any = SimpleNamespace(config=SimpleNamespace(getoption=lambda *_: False), nodeid="test_it.py::test_it")
         fake: Any = self
         run = TestRun(fake, fake, world, RunItem(0, None, "", 0), settings, item)
         [story] = run.run(time.monotonic() + 30).stories

@@ -264,7 +264,7 @@ class Controller:
             grace=self._settings.grace,
             seconds=record.seconds,
             rank_output=self._settings.rank_output,
-            command=pytest_bridge.command_for(item),
+            command=functools.partial(pytest_bridge.command_for, item),
         )
         verdicts = judge(record.stories)
         if problems:

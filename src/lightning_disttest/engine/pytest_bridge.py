@@ -227,11 +227,12 @@ def command_for(item: pytest.Item) -> str:
     config: Any = item.config
     here = config.invocation_params.dir
     _, separator, name = item.nodeid.partition("::")
-    program, arguments = _started_as(config)
+    # A worker of pytest-xdist has the arguments of the process that started it, but not its program.
+    program, *_ = getattr(config, "workerinput", {}).get("mainargv", sys.argv)
     return command_alone(
         os.path.relpath(item.path, here) + separator + name,
-        program,
-        [*arguments, *_config_file_option(config, item.path)],
+        ("pytest",) if Path(program).stem in _PROGRAMS else ("python", "-m", "pytest"),
+        [*map(str, config.invocation_params.args), *_config_file_option(config, item.path)],
         {
             name: "1" if action.nargs is None else str(action.nargs)
             for action in config._parser.optparser._actions
@@ -240,17 +241,6 @@ def command_for(item: pytest.Item) -> str:
         },
         {o.environment: os.environ[o.environment] for o in OPTIONS if os.environ.get(o.environment)},
     )
-
-
-def _started_as(config: Any) -> tuple[tuple[str, ...], list[str]]:
-    """Return program and arguments of this run; a worker of pytest-xdist has those of the process that started it."""
-    program, *arguments = getattr(config, "workerinput", {}).get("mainargv", sys.argv)
-    name = Path(program).stem
-    if not hasattr(config, "workerinput"):
-        arguments = [str(argument) for argument in config.invocation_params.args]
-    elif name not in (*_PROGRAMS, "__main__"):
-        arguments = []  # those of a script that calls pytest.main
-    return ("pytest",) if name in _PROGRAMS else ("python", "-m", "pytest"), arguments
 
 
 def _config_file_option(config: pytest.Config, path: Path) -> list[str]:

@@ -108,7 +108,7 @@ class TestRun:
         self._world = world
         self._message = message
         self._item = item
-        self._setup_only = bool(getattr(item.config.option, "setuponly", False))
+        self._setup_only = bool(item.config.getoption("setuponly", False))
         self._grace = settings.grace
         self._patience = Patience(settings.progress, time.monotonic())
         self._suspicion = Patience(_SUSPICION_S, time.monotonic())

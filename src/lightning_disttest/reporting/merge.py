@@ -20,7 +20,7 @@ from lightning_disttest.reporting.verdict import Kind, PhaseVerdict, Trouble, is
 from lightning_disttest.reporting.waiting import describe_state
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     import pytest
 
@@ -29,14 +29,14 @@ if TYPE_CHECKING:
 Element = tuple[ReprTraceback, "ReprFileLocation | None", "str | None"]
 _LAST_LINES = 20
 _OURS = {"wasxfail", EXCEPTIONS}  # parts of the verdict
-_ADDRESS = re.compile(r"0x[0-9a-f]+")
+_NUMBERS_OF_ITS_OWN = re.compile(r"0x[0-9a-f]+|(?<=^Thread )\d+", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
 class Frame:
     """What the reports of one test have in common: where it ran; its limit, grace and length in seconds.
 
-    ``command`` runs this test again, alone.
+    ``command`` returns what runs this test again, alone; only failures need it.
     """
 
     path: str
@@ -47,7 +47,7 @@ class Frame:
     grace: float
     seconds: float
     rank_output: RankOutput
-    command: str
+    command: Callable[[], str]
 
 
 def apply_verdict(report: pytest.TestReport, verdict: PhaseVerdict, stories: Sequence[RankStory], frame: Frame) -> None:
@@ -59,7 +59,7 @@ def apply_verdict(report: pytest.TestReport, verdict: PhaseVerdict, stories: Seq
         report.wasxfail = verdict.wasxfail
     if verdict.outcome == "failed":
         finished = [s for s in stories if s.fate is Fate.FINISHED and all(r.passed for r in s.reports)]
-        report.longrepr = _add_command(describe_failure(verdict, frame, finished), frame.command)
+        report.longrepr = _add_command(describe_failure(verdict, frame, finished), frame.command())
     elif verdict.outcome == "skipped":
         report.longrepr = verdict.skip  # type: ignore[assignment]
 
@@ -175,7 +175,7 @@ def _chain(
 def _identical(troubles: Sequence[Trouble]) -> list[list[Trouble]]:
     groups: dict[tuple[Kind, str, str], list[Trouble]] = {}
     for trouble in troubles:
-        text = _ADDRESS.sub("0x", "".join(_text_of(element) for element in _body(trouble, folded=False)))
+        text = _NUMBERS_OF_ITS_OWN.sub("", "".join(_text_of(element) for element in _body(trouble, folded=False)))
         groups.setdefault((trouble.kind, trouble.phase, text), []).append(trouble)
     return list(groups.values())
 
