@@ -343,3 +343,39 @@ def test_a_hanging_fixture_end_has_the_limit_of_its_test(run_once: RunOnce) -> N
     assert json_lines(run.folder / "times")[0] - begin < 30
     assert lines_with(run.text("test_fails"), "did not leave within 1 s")
     assert lines_with(run.text("test_fails"), "test_stuck.py", "in stuck")
+
+
+def test_a_failure_of_which_no_report_can_be_made(run_once: RunOnce) -> None:
+    """A hook that breaks while the report is made does not hide the exception that it was to report."""
+    files = {
+        "conftest.py": """
+            import os
+            import pytest
+
+            @pytest.hookimpl(wrapper=True)
+            def pytest_runtest_makereport(item, call):
+                report = yield
+                if call.when == "call" and os.environ.get("RANK") == "1":
+                    raise RuntimeError("a broken hook")
+                return report
+        """,
+        "test_it.py": """
+            import pytest
+
+            @pytest.mark.distributed(2)
+            def test_both(world):
+                if world.rank == 1:
+                    raise ValueError("the test's own error")
+
+            @pytest.mark.distributed(2)
+            def test_hook_alone(): pass
+        """,
+    }
+    run = run_once(files)
+    assert run.outcomes == {"test_both": "failed", "test_hook_alone": "failed"}, run.output
+    text = run.text("test_both")
+    assert lines_with(text, "rank 1 of 2", "died in call: an internal error of pytest", "<- the cause")
+    own, _, hook = text.partition("During handling of the above exception")
+    assert "ValueError: the test's own error" in own
+    assert "RuntimeError: a broken hook" in hook
+    assert "RuntimeError: a broken hook" in run.text("test_hook_alone")

@@ -76,8 +76,17 @@ class Recorder:
     def pytest_runtest_makereport(
         self, item: pytest.Item, call: pytest.CallInfo[None]
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-        """Put class and text of the exception on a failed report, and how to have its random examples again."""
-        report = yield
+        """Put class and text of the exception on a failed report, and how to have its random examples again.
+
+        If no report can be made (for lack of memory, or because of another plugin), the test's own exception is told
+        with the reason for that.
+        """
+        try:
+            report = yield
+        except BaseException as error:
+            if call.excinfo is not None:
+                _first_of_chain(error).__context__ = call.excinfo.value
+            raise
         if report.failed and call.excinfo is not None:
             setattr(report, EXCEPTIONS, stand_ins.describe_chain(call.excinfo.value))
             if hypothesis_seed.SEED_NOTE in item.stash:
@@ -91,6 +100,14 @@ class Recorder:
             name = stand_ins.name_of(category)
             text, place = str(warning_message.message), warning_message.filename
             self._outbox.send(WarningRecorded(name, text, place, warning_message.lineno, when, nodeid))
+
+
+def _first_of_chain(error: BaseException) -> BaseException:
+    seen: set[int] = set()
+    while (earlier := error.__cause__ or error.__context__) is not None and id(earlier) not in seen:
+        seen.add(id(earlier))
+        error = earlier
+    return error
 
 
 def _stage_after(report: pytest.TestReport) -> str:
