@@ -22,9 +22,9 @@ from lightning_disttest.engine.supervisor import Supervisor
 from lightning_disttest.engine.testrun import TestRun
 from lightning_disttest.engine.worlds import LiveWorld, WorldPool, WorldSpec, describe_lost
 from lightning_disttest.errors import BenchmarkOnRanks, RankNotStarted, RanksFailed, UnsafeFork, ZygoteLost
-from lightning_disttest.reporting.merge import Frame, apply_verdict, merge_attributes, merge_subreports, name_ranks
+from lightning_disttest.reporting.merge import Frame, apply_verdict, merge_attributes, merge_subreports
 from lightning_disttest.reporting.properties import merge_values, properties_of
-from lightning_disttest.reporting.stories import EXCEPTIONS, Fate
+from lightning_disttest.reporting.stories import EXCEPTIONS, Fate, name_ranks
 from lightning_disttest.reporting.verdict import PhaseVerdict, add_problems, describe_leaving, judge
 from lightning_disttest.selection.limits import limit_of
 from lightning_disttest.selection.marks import Plan, plan_of

@@ -15,7 +15,15 @@ from _pytest._code.code import (
     ReprTraceback,
 )
 
-from lightning_disttest.reporting.stories import EXCEPTIONS, PHASES, Fate, RankStory, is_subreport, trim_stacks
+from lightning_disttest.reporting.stories import (
+    EXCEPTIONS,
+    PHASES,
+    Fate,
+    RankStory,
+    is_subreport,
+    name_ranks,
+    trim_stacks,
+)
 from lightning_disttest.reporting.verdict import Kind, PhaseVerdict, Trouble, is_communication_error
 from lightning_disttest.reporting.waiting import describe_state
 
@@ -281,18 +289,6 @@ def _crash_of(group: Sequence[Trouble], frame: Frame, explanation: str) -> ReprF
 
 def _native(text: str) -> ReprTraceback:
     return ReprTraceback([ReprEntryNative([text])], None, "native")
-
-
-def name_ranks(ranks: Sequence[int]) -> str:
-    """Return ``rank 1``, ``ranks 1-3`` or ``ranks 0, 2-3``; the ranks come in order."""
-    runs: list[list[int]] = []
-    for rank in ranks:
-        if runs and rank == runs[-1][-1] + 1:
-            runs[-1].append(rank)
-        else:
-            runs.append([rank])
-    names = ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
-    return f"rank{'s' if len(ranks) > 1 else ''} {names}"
 
 
 def _sections(verdict: PhaseVerdict, stories: Sequence[RankStory], phase: str, frame: Frame) -> list[tuple[str, str]]:
