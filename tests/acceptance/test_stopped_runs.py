@@ -187,6 +187,7 @@ def test_foreign_files(tmp_path: Path) -> None:
     (folder / "running-3.json").mkdir()
     os.mkfifo(folder / "running-4.json")
     (folder / "running-5.json").symlink_to("/etc/passwd")
+    (folder / "new-6").touch()
     (folder / "notes").write_text("mine")
     write_tests(tmp_path, {"test_it.py": SOURCE})
     run = collect(tmp_path)

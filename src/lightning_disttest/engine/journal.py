@@ -9,26 +9,24 @@ from __future__ import annotations
 import contextlib
 import datetime
 import os
-import stat
 import sys
 import uuid
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from lightning_disttest.engine import pytest_bridge
-from lightning_disttest.reporting.interrupted import Entry, describe_entry, read_entry, write_entry
+from lightning_disttest.reporting.stopped_runs import Entry, write_entry
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
 
     import pytest
 
     from lightning_disttest.engine.supervisor import RankHandle
 
-_FOLDER = "lightning_disttest"
-_PATTERN = "running-*.json"
-_MOST_BYTES = 1 << 20
+FOLDER = "lightning_disttest"  # in pytest's cache
+PATTERN = "running-{}.json"
+NEW_PATTERN = "new-{}"  # until it is locked
 _ATTEMPTS = 2  # pytest 8.2 can fail to make its cache folder while another process does
 
 
@@ -53,16 +51,16 @@ class Journal:
                     self._make(config)
 
     def _make(self, config: pytest.Config) -> None:
-        folder = pytest_bridge.make_cache_folder(config, _FOLDER)
+        folder = pytest_bridge.make_cache_folder(config, FOLDER)
         if folder is None or sys.platform == "win32":
             return
         name = uuid.uuid4().hex
-        new = folder / f"new-{name}"
+        new = folder / NEW_PATTERN.format(name)
         fd = os.open(new, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
         try:
-            _lock(fd)
+            lock(fd)
             # Not under this name before it is locked: another run would take it for one that was left.
-            self._path = new.rename(folder / f"running-{name}.json")
+            self._path = new.rename(folder / PATTERN.format(name))
         except OSError:
             os.close(fd)
             new.unlink(missing_ok=True)
@@ -119,103 +117,12 @@ class Journal:
             os.ftruncate(self._fd, len(content))
 
 
-@dataclass(frozen=True, slots=True)
-class Leftover:
-    """The file of a process that has ended without removing it; locked, so that one run alone tells of it."""
+def lock(fd: int) -> None:
+    """Lock an open file until it is closed by all who have it.
 
-    fd: int
-    path: Path
-    entry: Entry | None
-
-    def remove(self) -> None:
-        """Remove the file and let go of it."""
-        with contextlib.suppress(OSError):
-            self.path.unlink()
-        self.release()
-
-    def release(self) -> None:
-        """Let go of the file; also for processes that were forked meanwhile."""
-        _unlock(self.fd)
-        os.close(self.fd)
-
-
-def find_leftovers(config: pytest.Config) -> list[Leftover]:
-    """Return the files that nobody owns any more, locked; an empty one names no test and is removed."""
-    folder = pytest_bridge.find_cache_folder(config, _FOLDER)
-    if folder is None or sys.platform == "win32":
-        return []
-    found: list[Leftover] = []
-    with contextlib.suppress(OSError):
-        for path in sorted(folder.glob(_PATTERN)):
-            with contextlib.suppress(OSError):  # it has an owner, was removed meanwhile, or is no such file
-                found += _take(path)
-    return found
-
-
-def _take(path: Path) -> Iterator[Leftover]:
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
-    try:
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
-            raise OSError
-        _lock(fd)
-        content = os.pread(fd, _MOST_BYTES, 0)
-    except OSError:
-        os.close(fd)
-        raise
-    leftover = Leftover(fd, path, read_entry(content))
-    if content:
-        yield leftover
-    else:
-        leftover.remove()
-
-
-class Review:
-    """A plugin of the main process: says once which earlier runs were stopped in the middle, and of which test."""
-
-    def __init__(self, config: pytest.Config) -> None:
-        self._config = config
-        self._leftovers = find_leftovers(config)
-
-    def pytest_report_header(self) -> list[str]:
-        """Say it in the header."""
-        return self._tell()
-
-    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
-        """Say it in the summary of a run without a header."""
-        for line in self._tell():
-            terminalreporter.write_line(line)
-
-    def pytest_unconfigure(self) -> None:
-        """Keep for the next run what could not be told, and forget workers of this one: pytest-xdist told of them."""
-        for leftover in self._leftovers:
-            leftover.release()
-        for leftover in find_leftovers(self._config):
-            if leftover.entry is not None and leftover.entry.worker and leftover.entry.parent == os.getpid():
-                leftover.remove()
-            else:
-                leftover.release()
-
-    def _tell(self) -> list[str]:
-        lines = []
-        for leftover in self._leftovers:
-            lines += describe_entry(leftover.entry, str(leftover.path), self._name_here)
-            leftover.remove()
-        self._leftovers = []
-        return lines
-
-    def _name_here(self, nodeid: str) -> str:
-        path, separator, name = nodeid.partition("::")
-        return os.path.relpath(self._config.rootpath / path, self._config.invocation_params.dir) + separator + name
-
-
-def _lock(fd: int) -> None:
+    Raises:
+        OSError: if somebody else holds a lock on it.
+    """
     import fcntl
 
     fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-
-
-def _unlock(fd: int) -> None:
-    import fcntl
-
-    with contextlib.suppress(OSError):
-        fcntl.flock(fd, fcntl.LOCK_UN)

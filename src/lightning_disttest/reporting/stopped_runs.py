@@ -1,7 +1,7 @@
 """What is kept of the test that runs on ranks, and what the next run says of one that never came to its end.
 
 Only texts are made here, so that every form of a torn or foreign file can be tried without a process that is killed;
-the files, their locks and their owners are in ``engine/journal.py``.
+the files and their locks are in ``engine/journal.py`` and ``engine/stopped_runs.py``.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import shlex
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
-from lightning_disttest.reporting.merge import name_ranks
+from lightning_disttest.reporting.stories import name_ranks
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from lightning_disttest.reporting.interrupted import Entry, describe_entry, read_entry, write_entry
+from lightning_disttest.reporting.stopped_runs import Entry, describe_entry, read_entry, write_entry
 
 ENTRY = Entry("test_a.py::test_é[x y]", ((0, 11), (1, 12)), "2024-01-02 03:04:05 UTC", 10, "", 9, True)
 
