@@ -38,6 +38,15 @@ PLAIN = """
         while (pytestconfig.rootpath / "hold").exists():
             time.sleep(0.01)
 """
+NO_ROOM = """
+    from lightning_disttest.engine import testrun
+    from lightning_disttest.errors import RankNotStarted
+
+    def fail(run, deadline):
+        raise RankNotStarted(1, "no room")
+
+    testrun.TestRun.run = fail
+"""
 NAME = "test_it.py::test_waits[a b]"
 
 
@@ -119,10 +128,11 @@ def test_quiet_runs_and_runs_without_a_terminal(tmp_path: Path) -> None:
     assert _TOLD not in collect(tmp_path, "-q").output
 
 
-def test_killed_between_tests_on_ranks(tmp_path: Path) -> None:
-    """Of a run that ended in a plain test no test on ranks is accused."""
+@pytest.mark.parametrize("conftest", [IN_ORDER, IN_ORDER + NO_ROOM], ids=["it passed", "it could not go on"])
+def test_killed_between_tests_on_ranks(tmp_path: Path, conftest: str) -> None:
+    """Of a run that ended in a plain test no test on ranks is accused, however the last one ended."""
     source = SOURCE.replace('"hold"', '"never"') + PLAIN  # the test on ranks does not wait
-    write_tests(tmp_path, {"conftest.py": IN_ORDER, "test_it.py": source})
+    write_tests(tmp_path, {"conftest.py": conftest, "test_it.py": source})
     (tmp_path / "hold").touch()
     with start_pytest(tmp_path, plugins=_CACHE) as running:
         wait_for(tmp_path / "plain", running)

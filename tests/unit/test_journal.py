@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 from types import SimpleNamespace
@@ -40,19 +41,19 @@ def test_life_of_a_file(tmp_path: Path) -> None:
     (path,) = files(tmp_path)
     assert path.read_bytes() == b""
 
-    journal.begin("test_a.py::test_it", RANKS)
-    entry = read_entry(path.read_bytes())
-    assert entry is not None
-    assert (entry.nodeid, entry.ranks, entry.running) == ("test_a.py::test_it", ((0, 11), (1, 0)), True)
-    assert (entry.pid, entry.parent, entry.worker) == (os.getpid(), os.getppid(), "")
+    with journal.around_test():
+        journal.begin("test_a.py::test_it", RANKS)
+        entry = read_entry(path.read_bytes())
+        assert entry is not None
+        assert (entry.nodeid, entry.ranks, entry.running) == ("test_a.py::test_it", ((0, 11), (1, 0)), True)
+        assert (entry.pid, entry.parent, entry.worker) == (os.getpid(), os.getppid(), "")
 
-    journal.begin("test_a.py::test_it", [SimpleNamespace(rank=0, pid=11), SimpleNamespace(rank=1, pid=12)])  # type: ignore[list-item]
-    journal.refresh()
-    entry = read_entry(path.read_bytes())
-    assert entry is not None
-    assert entry.ranks == ((0, 11), (1, 12))
+        journal.begin("test_a.py::test_it", [SimpleNamespace(rank=0, pid=11), SimpleNamespace(rank=1, pid=12)])  # type: ignore[list-item]
+        journal.refresh()
+        entry = read_entry(path.read_bytes())
+        assert entry is not None
+        assert entry.ranks == ((0, 11), (1, 12))
 
-    journal.end()
     journal.refresh()  # a rank that is forked for no test
     entry = read_entry(path.read_bytes())
     assert entry is not None
@@ -64,13 +65,26 @@ def test_life_of_a_file(tmp_path: Path) -> None:
     assert files(tmp_path) == []
 
 
+def test_a_test_that_fails_in_between(tmp_path: Path) -> None:
+    """A test that was begun and could not go on is not the one in which a later kill hits."""
+    journal = Journal()
+    journal.open(config(tmp_path))
+    with contextlib.suppress(ZeroDivisionError), journal.around_test():
+        journal.begin("test_a.py::test_it", RANKS)
+        raise ZeroDivisionError
+    entry = read_entry(files(tmp_path)[0].read_bytes())
+    assert entry is not None
+    assert (entry.nodeid, entry.running) == ("test_a.py::test_it", False)
+    journal.close()
+
+
 def test_without_a_cache() -> None:
     """With ``-p no:cacheprovider`` there is no file, and nothing fails."""
     journal = Journal()
     journal.open(SimpleNamespace())  # type: ignore[arg-type]
-    journal.begin("test_a.py::test_it", RANKS)
-    journal.refresh()
-    journal.end()
+    with journal.around_test():
+        journal.begin("test_a.py::test_it", RANKS)
+        journal.refresh()
     journal.close()
     assert journal._fd == -1
     assert find_leftovers(SimpleNamespace()) == []  # type: ignore[arg-type]
@@ -106,8 +120,8 @@ def test_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     full = os.open("/dev/full", os.O_RDWR)
     os.dup2(full, journal._fd)
     os.close(full)
-    journal.begin("test_a.py::test_it", RANKS)
-    journal.end()
+    with journal.around_test():
+        journal.begin("test_a.py::test_it", RANKS)
     journal.close()
     assert files(tmp_path) == []
 
@@ -117,12 +131,14 @@ def test_a_worker_whose_main_process_was_killed(tmp_path: Path, monkeypatch: pyt
     for parent, left in ((os.getppid(), 0), (1, 1)):
         journal = Journal()
         journal.open(config(tmp_path, workerinput={"workerid": "gw1"}))
-        journal.begin("test_a.py::test_it", RANKS)
-        monkeypatch.setattr(os, "getppid", lambda parent=parent: parent)
+        with contextlib.suppress(KeyboardInterrupt), journal.around_test():
+            journal.begin("test_a.py::test_it", RANKS)
+            monkeypatch.setattr(os, "getppid", lambda parent=parent: parent)
+            raise KeyboardInterrupt
         journal.close()
         monkeypatch.undo()
         assert len(files(tmp_path)) == left
     (leftover,) = find_leftovers(config(tmp_path))
     assert leftover.entry is not None
-    assert leftover.entry.worker == "gw1"
+    assert (leftover.entry.worker, leftover.entry.running) == ("gw1", True)
     leftover.remove()

@@ -176,7 +176,8 @@ class Controller:
         assert self._pool is not None
         reason: Exception | None = None
         try:
-            record, outcome = self._run(item, plan, self._pool)
+            with self._journal.around_test():
+                record, outcome = self._run(item, plan, self._pool)
         except (ZygoteLost, RankNotStarted) as error:
             reason = error
         if reason is not None:  # not in the except clause, or pytest would show both exceptions
@@ -211,7 +212,6 @@ class Controller:
         outcome = self._judge(item, plan, record, problems, timeout)
         passed = all(verdict.outcome == "passed" for verdict in outcome.verdicts.values())
         pytest_bridge.retain_tmp_path(self._config, tmp_path, passed)
-        self._journal.end()
         return record, outcome
 
     def _run_on_ranks(

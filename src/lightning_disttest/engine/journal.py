@@ -17,7 +17,7 @@ from lightning_disttest.engine import pytest_bridge
 from lightning_disttest.reporting.stopped_runs import Entry, write_entry
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Generator, Sequence
     from pathlib import Path
 
     import pytest
@@ -79,11 +79,15 @@ class Journal:
         if self._ranks:
             self._write(running=True)
 
-    def end(self) -> None:
-        """Note that no test runs on ranks."""
-        self._ranks = ()
-        if self._nodeid:
-            self._write(running=False)
+    @contextlib.contextmanager
+    def around_test(self) -> Generator[None, None, None]:
+        """Note at the end that no test runs on ranks any more, however the one that began inside has ended."""
+        try:
+            yield
+        finally:
+            self._ranks = ()
+            if self._nodeid and not self._is_orphaned():
+                self._write(running=False)
 
     def close(self) -> None:
         """Remove the file, as this run ends in order.
@@ -92,12 +96,14 @@ class Journal:
         """
         if self._fd < 0:
             return
-        orphaned = bool(self._worker) and os.getppid() != self._parent
-        if self._path is not None and not (orphaned and self._nodeid):
+        if self._path is not None and not (self._is_orphaned() and self._nodeid):
             with contextlib.suppress(OSError):
                 self._path.unlink()
         os.close(self._fd)
         self._fd, self._nodeid, self._ranks = -1, "", ()
+
+    def _is_orphaned(self) -> bool:
+        return bool(self._worker) and os.getppid() != self._parent
 
     def _write(self, *, running: bool) -> None:
         if self._fd < 0:
