@@ -15,6 +15,7 @@ from lightning_disttest.engine.stopped_runs import find_leftovers
 from lightning_disttest.reporting.stopped_runs import read_entry
 
 RANKS: Any = [SimpleNamespace(rank=0, pid=11), SimpleNamespace(rank=1, pid=0)]
+COMMAND = "pytest test_a.py::test_it --standalone"
 
 
 def config(folder: Path, **more: Any) -> Any:
@@ -26,7 +27,7 @@ def config(folder: Path, **more: Any) -> Any:
         return path
 
     cache = SimpleNamespace(_cachedir=folder, _CACHE_PREFIX_DIRS="d", mkdir=mkdir)
-    return SimpleNamespace(cache=cache, rootpath=folder, invocation_params=SimpleNamespace(dir=folder), **more)
+    return SimpleNamespace(cache=cache, invocation_params=SimpleNamespace(dir=folder), **more)
 
 
 def files(folder: Path) -> list[Path]:
@@ -42,13 +43,14 @@ def test_life_of_a_file(tmp_path: Path) -> None:
     assert path.read_bytes() == b""
 
     with journal.around_test():
-        journal.begin("test_a.py::test_it", RANKS)
+        journal.begin("test_a.py::test_it", COMMAND, RANKS)
         entry = read_entry(path.read_bytes())
         assert entry is not None
         assert (entry.nodeid, entry.ranks, entry.running) == ("test_a.py::test_it", ((0, 11), (1, 0)), True)
+        assert (entry.command, entry.folder) == (COMMAND, str(tmp_path))
         assert (entry.pid, entry.parent, entry.worker) == (os.getpid(), os.getppid(), "")
 
-        journal.begin("test_a.py::test_it", [SimpleNamespace(rank=0, pid=11), SimpleNamespace(rank=1, pid=12)])  # type: ignore[list-item]
+        journal.begin("test_a.py::test_it", COMMAND, [SimpleNamespace(rank=0, pid=11), SimpleNamespace(rank=1, pid=12)])  # type: ignore[list-item]
         journal.refresh()
         entry = read_entry(path.read_bytes())
         assert entry is not None
@@ -70,7 +72,7 @@ def test_a_test_that_fails_in_between(tmp_path: Path) -> None:
     journal = Journal()
     journal.open(config(tmp_path))
     with contextlib.suppress(ZeroDivisionError), journal.around_test():
-        journal.begin("test_a.py::test_it", RANKS)
+        journal.begin("test_a.py::test_it", COMMAND, RANKS)
         raise ZeroDivisionError
     entry = read_entry(files(tmp_path)[0].read_bytes())
     assert entry is not None
@@ -81,9 +83,9 @@ def test_a_test_that_fails_in_between(tmp_path: Path) -> None:
 def test_without_a_cache() -> None:
     """With ``-p no:cacheprovider`` there is no file, and nothing fails."""
     journal = Journal()
-    journal.open(SimpleNamespace())  # type: ignore[arg-type]
+    journal.open(SimpleNamespace(invocation_params=SimpleNamespace(dir="/")))  # type: ignore[arg-type]
     with journal.around_test():
-        journal.begin("test_a.py::test_it", RANKS)
+        journal.begin("test_a.py::test_it", COMMAND, RANKS)
         journal.refresh()
     journal.close()
     assert journal._fd == -1
@@ -95,7 +97,7 @@ def test_cache_that_can_not_be_written(tmp_path: Path) -> None:
     refused = config(Path("/proc/none"))
     journal = Journal()
     journal.open(refused)
-    journal.begin("test_a.py::test_it", RANKS)
+    journal.begin("test_a.py::test_it", COMMAND, RANKS)
     journal.close()
 
     second = config(tmp_path)
@@ -121,7 +123,7 @@ def test_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     os.dup2(full, journal._fd)
     os.close(full)
     with journal.around_test():
-        journal.begin("test_a.py::test_it", RANKS)
+        journal.begin("test_a.py::test_it", COMMAND, RANKS)
     journal.close()
     assert files(tmp_path) == []
 
@@ -132,7 +134,7 @@ def test_a_worker_whose_main_process_was_killed(tmp_path: Path, monkeypatch: pyt
         journal = Journal()
         journal.open(config(tmp_path, workerinput={"workerid": "gw1"}))
         with contextlib.suppress(KeyboardInterrupt), journal.around_test():
-            journal.begin("test_a.py::test_it", RANKS)
+            journal.begin("test_a.py::test_it", COMMAND, RANKS)
             monkeypatch.setattr(os, "getppid", lambda parent=parent: parent)
             raise KeyboardInterrupt
         journal.close()

@@ -13,14 +13,14 @@ import pytest
 
 from lightning_disttest.engine.journal import Journal, lock
 from lightning_disttest.engine.stopped_runs import StoppedRuns, find_leftovers
-from tests.unit.test_journal import RANKS, config, files
+from tests.unit.test_journal import COMMAND, RANKS, config, files
 
 
 def abandoned(folder: Path, **more: Any) -> None:
     """Leave the file of a process that has ended in the middle of a test."""
     journal = Journal()
     journal.open(config(folder, **more))
-    journal.begin("test_a.py::test_it", RANKS)
+    journal.begin("test_a.py::test_it", COMMAND, RANKS)
     os.close(journal._fd)  # which gives the lock up, as the end of the process does
 
 
@@ -28,7 +28,7 @@ def test_file_of_a_living_process_is_left_alone(tmp_path: Path) -> None:
     """Only a file without an owner is found; a lock in the same process counts too."""
     journal = Journal()
     journal.open(config(tmp_path))
-    journal.begin("test_a.py::test_it", RANKS)
+    journal.begin("test_a.py::test_it", COMMAND, RANKS)
     assert find_leftovers(config(tmp_path)) == []
     journal.close()
 
@@ -48,10 +48,10 @@ def test_lock_ends_with_the_process(tmp_path: Path) -> None:
     program = """
 import subprocess, sys, os, signal
 from pathlib import Path
-from tests.unit.test_journal import Journal, RANKS, config
+from tests.unit.test_journal import COMMAND, RANKS, Journal, config
 journal = Journal()
 journal.open(config(Path(sys.argv[1])))
-journal.begin("test_a.py::test_it", RANKS)
+journal.begin("test_a.py::test_it", COMMAND, RANKS)
 child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=sys.stdin)
 print("ready", flush=True)
 signal.pause()

@@ -200,22 +200,25 @@ class Controller:
 
     def _run(self, item: pytest.Item, plan: Plan, pool: WorldPool) -> tuple[TestRecord, _Outcome]:
         timeout = limit_of(item, plan, self._settings)
-        world, record, message = self._run_on_ranks(item, plan, pool, timeout)
+        command = pytest_bridge.command_for(item)
+        world, record, message = self._run_on_ranks(item, plan, pool, timeout, command)
         if lost := _lost_before(world, record, timeout):
             self._report_late(world, lost)
             pool.end(world)
-            world, record, message = self._run_on_ranks(item, plan, pool, timeout)  # on new ranks: it never began
+            world, record, message = self._run_on_ranks(
+                item, plan, pool, timeout, command
+            )  # on new ranks: it never began
         tmp_path = Path(message.tmp_path)
         world.last_nodeid = item.nodeid
         world.limit = timeout or _RETIRE_S
         problems = self._release(world, record, pool, message)
-        outcome = self._judge(item, plan, record, problems, timeout)
+        outcome = self._judge(item, plan, record, problems, timeout, command)
         passed = all(verdict.outcome == "passed" for verdict in outcome.verdicts.values())
         pytest_bridge.retain_tmp_path(self._config, tmp_path, passed)
         return record, outcome
 
     def _run_on_ranks(
-        self, item: pytest.Item, plan: Plan, pool: WorldPool, timeout: float
+        self, item: pytest.Item, plan: Plan, pool: WorldPool, timeout: float, command: str
     ) -> tuple[LiveWorld, TestRecord, RunItem]:
         deadline = time.monotonic() + timeout if timeout else None
         spec = WorldSpec(plan.kind, plan.world_size, plan.device, plan.backend)
@@ -226,7 +229,7 @@ class Controller:
         tmp_path = self._make_tmp_path(item)
         pytest_bridge.stand_in_for_fixtures(item, tmp_path)
         message = RunItem(self._indices[item], self._next.get(item), str(tmp_path), secrets.randbits(_SEED_BITS))
-        self._journal.begin(item.nodeid, world.ranks)
+        self._journal.begin(item.nodeid, command, world.ranks)
         run = TestRun(self._supervisor, pool, world, message, self._settings, item)
         try:
             record = run.run(deadline)
@@ -252,7 +255,7 @@ class Controller:
         return world.memory.has_outgrown([rank.pid for rank in world.ranks], self._settings.world_memory)
 
     def _judge(
-        self, item: pytest.Item, plan: Plan, record: TestRecord, problems: list[str], timeout: float
+        self, item: pytest.Item, plan: Plan, record: TestRecord, problems: list[str], timeout: float, command: str
     ) -> _Outcome:
         path, lineno, _ = item.location
         frame = Frame(
@@ -264,7 +267,7 @@ class Controller:
             grace=self._settings.grace,
             seconds=record.seconds,
             rank_output=self._settings.rank_output,
-            command=pytest_bridge.command_for(item),
+            command=command,
         )
         verdicts = judge(record.stories)
         if problems:

@@ -38,13 +38,16 @@ class Journal:
         self._path: Path | None = None
         self._worker = ""
         self._parent = os.getppid()
+        self._folder = ""
         self._nodeid = ""
+        self._command = ""
         self._ranks: Sequence[RankHandle] = ()
         self._begun = ""
 
     def open(self, config: pytest.Config) -> None:
         """Make the file and lock it, if that is possible; called after the fork of the zygote."""
         self._worker = str(getattr(config, "workerinput", {}).get("workerid", ""))
+        self._folder = str(config.invocation_params.dir)
         for _ in range(_ATTEMPTS):
             if self._fd < 0:
                 with contextlib.suppress(OSError):
@@ -67,10 +70,10 @@ class Journal:
             raise
         self._fd = fd
 
-    def begin(self, nodeid: str, ranks: Sequence[RankHandle]) -> None:
-        """Note that a test begins on these ranks; ``refresh`` looks at them again."""
+    def begin(self, nodeid: str, command: str, ranks: Sequence[RankHandle]) -> None:
+        """Note that a test begins on these ranks, and what runs it again; ``refresh`` looks at the ranks again."""
         if self._fd >= 0:
-            self._nodeid, self._ranks = nodeid, ranks
+            self._nodeid, self._command, self._ranks = nodeid, command, ranks
             self._begun = datetime.datetime.now().astimezone().strftime("%Y-%m-%d %H:%M:%S %Z")
             self._write(running=True)
 
@@ -110,6 +113,8 @@ class Journal:
             return
         entry = Entry(
             nodeid=self._nodeid,
+            command=self._command,
+            folder=self._folder,
             ranks=tuple((handle.rank, handle.pid) for handle in self._ranks),
             begun=self._begun,
             pid=os.getpid(),

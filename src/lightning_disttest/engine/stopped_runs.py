@@ -101,14 +101,10 @@ class StoppedRuns:
     def _tell(self) -> list[str]:
         lines = []
         for leftover in self._leftovers:
-            lines += describe_entry(leftover.entry, str(leftover.path), self._name_here)
+            lines += describe_entry(leftover.entry, str(leftover.path), str(self._config.invocation_params.dir))
             leftover.remove()
         self._leftovers = []
         return lines
-
-    def _name_here(self, nodeid: str) -> str:
-        path, separator, name = nodeid.partition("::")
-        return os.path.relpath(self._config.rootpath / path, self._config.invocation_params.dir) + separator + name
 
 
 def _unlock(fd: int) -> None:
