@@ -174,7 +174,7 @@ def pytest_runtestloop(session: pytest.Session) -> Generator[None, object, objec
         return (yield)
     from lightning_disttest.engine import termination
 
-    with termination.in_order(session.config):
+    with termination.in_order(session):
         return (yield from _with_controller(session)) if needs_ranks else (yield)
 
 

@@ -205,9 +205,8 @@ class Controller:
         if lost := _lost_before(world, record, timeout):
             self._report_late(world, lost)
             pool.end(world)
-            world, record, message = self._run_on_ranks(
-                item, plan, pool, timeout, command
-            )  # on new ranks: it never began
+            # On new ranks: it never began.
+            world, record, message = self._run_on_ranks(item, plan, pool, timeout, command)
         tmp_path = Path(message.tmp_path)
         world.last_nodeid = item.nodeid
         world.limit = timeout or _RETIRE_S
