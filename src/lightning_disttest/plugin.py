@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lightning_disttest import hookspecs
-from lightning_disttest.engine import guard, journal
+from lightning_disttest.engine import guard, stopped_runs
 from lightning_disttest.engine.context import current_rank
 from lightning_disttest.errors import ConditionUnclear, InvalidMarks, MarkTooLate, RequirementMissing, UsageFault
 from lightning_disttest.selection import filters, marks, nothing_ran, removals, requirements
@@ -63,7 +63,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if fields := filters.selecting(config.stash[SETTINGS]):
         config.pluginmanager.register(nothing_ran.NothingRan(fields), "disttest-nothing-ran")
     if not hasattr(config, "workerinput"):
-        config.pluginmanager.register(journal.Review(config), "disttest-review")
+        config.pluginmanager.register(stopped_runs.StoppedRuns(config), "disttest-stopped-runs")
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -174,7 +174,7 @@ def pytest_runtestloop(session: pytest.Session) -> Generator[None, object, objec
         return (yield)
     from lightning_disttest.engine import termination
 
-    with termination.in_order(session.config):
+    with termination.in_order(session):
         return (yield from _with_controller(session)) if needs_ranks else (yield)
 
 

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import textwrap
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -133,6 +134,41 @@ STOPS_EARLY = """
     @pytest.mark.distributed(2)
     def test_that_the_world_is_kept_for(slow): pass
 """
+SWALLOWS = """
+    import os, signal
+    import pytest
+
+    @pytest.fixture(scope="session")
+    def kept(pytestconfig):
+        yield
+        (pytestconfig.rootpath / "ended").touch()
+
+    @pytest.mark.distributed(2)
+    def test_before(kept): pass
+"""
+SWALLOWED = {
+    "by a clause": """
+        def test_swallows():
+            try:
+                os.kill(os.getpid(), signal.SIGTERM)
+            except BaseException:
+                pass
+    """,
+    "by Python": """
+        class Dropped:
+            def __del__(self):
+                os.kill(os.getpid(), signal.SIGTERM)
+
+        def test_swallows():
+            Dropped()
+    """,
+}
+MUST_NOT_RUN = """
+    def test_never(pytestconfig): (pytestconfig.rootpath / "never").touch()
+
+    @pytest.mark.distributed(2)
+    def test_never_on_ranks(kept, pytestconfig): (pytestconfig.rootpath / "never").touch()
+"""
 
 
 @dataclass(frozen=True)
@@ -250,6 +286,20 @@ def test_sigterm(tmp_path: Path, workers: tuple[str, ...]) -> None:
     assert lines_with(ended.output, "RunTerminated: SIGTERM ended the run in test_it.py::test_waits"), ended.output
     assert lines_with(ended.output, "PASSED test_it.py::test_before"), "the summary is not complete"
     assert (tmp_path / "ended").exists()
+
+
+@pytest.mark.parametrize("body", SWALLOWED.values(), ids=SWALLOWED)
+def test_sigterm_that_a_test_swallows(tmp_path: Path, body: str) -> None:
+    """The run ends after that test, whose outcome is told; no other one runs, and what is kept ends in order."""
+    source = textwrap.dedent(SWALLOWS) + textwrap.dedent(body) + textwrap.dedent(MUST_NOT_RUN)
+    ended = strike(tmp_path, {"conftest.py": IN_ORDER, "test_it.py": source}, {}, "-Wignore")
+    assert ended.status == _SIGTERM_STATUS, ended.output
+    assert ended.outcomes == {"test_before": "passed", "test_swallows": "passed"}, ended.output
+    assert lines_with(ended.output, "!! Interrupted: SIGTERM ended the run in test_it.py::test_swallows !!"), (
+        ended.output
+    )
+    assert (tmp_path / "ended").exists()
+    assert not (tmp_path / "never").exists()
 
 
 def test_sigterm_twice(tmp_path: Path) -> None:

@@ -113,7 +113,7 @@ def test_command_of_a_worker_is_that_of_the_run(tmp_path: Path) -> None:
     assert command.endswith(" -o console_output_style=count")
 
 
-def run_in_shell(command: str, folder: Path) -> str:
+def run_in_shell(command: str, folder: Path, status: int = 1) -> str:
     """Run a command line as a user would who has activated this environment, and return what it printed."""
     environment = clean_environment()
     environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment.get('PATH', '')}"
@@ -127,5 +127,5 @@ def run_in_shell(command: str, folder: Path) -> str:
         timeout=LIMIT_S,
         check=False,
     )
-    assert done.returncode == 1, done.stdout
+    assert done.returncode == status, done.stdout
     return done.stdout

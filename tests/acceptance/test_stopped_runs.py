@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.acceptance.test_interrupts import IN_ORDER, wait_for
+from tests.acceptance.test_run_alone import run_in_shell
 from tests.harness import Run, Running, lines_with, run_pytest, start_pytest, wait_until_gone, write_tests
 
 _LIMIT_S = 30.0
@@ -38,16 +39,25 @@ PLAIN = """
         while (pytestconfig.rootpath / "hold").exists():
             time.sleep(0.01)
 """
+NO_ROOM = """
+    from lightning_disttest.engine import testrun
+    from lightning_disttest.errors import RankNotStarted
+
+    def fail(run, deadline):
+        raise RankNotStarted(1, "no room")
+
+    testrun.TestRun.run = fail
+"""
 NAME = "test_it.py::test_waits[a b]"
 
 
 @contextlib.contextmanager
-def held(folder: Path, *arguments: str, flag: str = "ready") -> Iterator[Running]:
+def held(folder: Path, *arguments: str, source: str = SOURCE, cwd: str = ".") -> Iterator[Running]:
     """Start a run that waits in the middle."""
-    write_tests(folder, {"test_it.py": SOURCE})
+    write_tests(folder, {"test_it.py": source})
     (folder / "hold").touch()
-    with start_pytest(folder, *arguments, plugins=_CACHE) as running:
-        wait_for(folder / flag, running)
+    with start_pytest(folder, *arguments, plugins=_CACHE, cwd=cwd) as running:
+        wait_for(folder / "ready", running)
         yield running
         (folder / "hold").unlink(missing_ok=True)
 
@@ -90,7 +100,7 @@ def test_killed_in_the_middle_of_a_test(tmp_path: Path, workers: tuple[str, ...]
     (ranks,) = lines_with(header, "on ranks 0-1", f"pids {pids[0]}, {pids[1]}", "ended without a report")
     assert re.search(r"begun \d{4}-\d\d-\d\d \d\d:\d\d:\d\d", ranks)
     assert bool(workers) == ("worker gw" in ranks)
-    assert lines_with(header, "to run this test alone: pytest '../test_it.py::test_waits[a b]'"), header
+    assert lines_with(header, f"to run this test alone: cd {tmp_path} && python -m pytest '{NAME}'"), header
     assert second.output.count(_TOLD) == 1
 
     assert _TOLD not in collect(tmp_path).output
@@ -98,13 +108,20 @@ def test_killed_in_the_middle_of_a_test(tmp_path: Path, workers: tuple[str, ...]
 
 
 def test_hint_runs_the_test_alone(tmp_path: Path) -> None:
-    """The command of the hint runs that one test."""
-    with held(tmp_path) as running:
-        stop(running)
+    """The command of the hint runs that one test, as it ran: with its switch and its ini file, from its folder."""
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "own.ini").write_text("[pytest]\nmarkers = mine\n")
+    source = SOURCE.replace("distributed(2)", "mine\n    @RunIf(standalone=True)").replace(
+        "import pytest", "import pytest\n    from lightning_disttest import RunIf"
+    )
+    with held(tmp_path, "--standalone", "--strict-markers", "-c", "../own.ini", "..", source=source, cwd="sub") as run:
+        stop(run)
     header = collect(tmp_path).output
-    (hint,) = lines_with(header, "to run this test alone: pytest ")
-    run = run_pytest(tmp_path, hint.partition("pytest ")[2].strip("'"), plugins=_CACHE)
-    assert run.outcomes == {"test_waits[a b]": "passed"}, run.output
+    (hint,) = lines_with(header, "to run this test alone: ")
+    command = hint.partition("alone: ")[2]
+    assert command.startswith(f"cd {tmp_path}/sub && PL_RUN_STANDALONE_TESTS=1 python -m pytest '../{NAME}' "), hint
+    again = run_in_shell(command, tmp_path, status=0)
+    assert "= 1 passed in " in again, again
 
 
 def test_quiet_runs_and_runs_without_a_terminal(tmp_path: Path) -> None:
@@ -119,10 +136,11 @@ def test_quiet_runs_and_runs_without_a_terminal(tmp_path: Path) -> None:
     assert _TOLD not in collect(tmp_path, "-q").output
 
 
-def test_killed_between_tests_on_ranks(tmp_path: Path) -> None:
-    """Of a run that ended in a plain test no test on ranks is accused."""
+@pytest.mark.parametrize("conftest", [IN_ORDER, IN_ORDER + NO_ROOM], ids=["it passed", "it could not go on"])
+def test_killed_between_tests_on_ranks(tmp_path: Path, conftest: str) -> None:
+    """Of a run that ended in a plain test no test on ranks is accused, however the last one ended."""
     source = SOURCE.replace('"hold"', '"never"') + PLAIN  # the test on ranks does not wait
-    write_tests(tmp_path, {"conftest.py": IN_ORDER, "test_it.py": source})
+    write_tests(tmp_path, {"conftest.py": conftest, "test_it.py": source})
     (tmp_path / "hold").touch()
     with start_pytest(tmp_path, plugins=_CACHE) as running:
         wait_for(tmp_path / "plain", running)
@@ -187,6 +205,7 @@ def test_foreign_files(tmp_path: Path) -> None:
     (folder / "running-3.json").mkdir()
     os.mkfifo(folder / "running-4.json")
     (folder / "running-5.json").symlink_to("/etc/passwd")
+    (folder / "new-6").touch()
     (folder / "notes").write_text("mine")
     write_tests(tmp_path, {"test_it.py": SOURCE})
     run = collect(tmp_path)

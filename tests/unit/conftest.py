@@ -104,7 +104,7 @@ class Make:
         seconds: float = 0.0,
     ) -> Frame:
         """Return what the reports of one test have in common."""
-        return Frame("test_it.py", 7, world_size, is_fresh_process, 300.0, 0.5, seconds, rank_output, lambda: COMMAND)
+        return Frame("test_it.py", 7, world_size, is_fresh_process, 300.0, 0.5, seconds, rank_output, COMMAND)
 
     def subreport(self, msg: str, outcome: str = "passed", longrepr: Any = None) -> pytest.TestReport:
         """Return the report of a subtest; what tells it from others is its ``context``."""

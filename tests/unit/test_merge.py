@@ -98,22 +98,6 @@ def test_death_outside_of_the_phases_is_told(make: Make, phase: str, reported: s
     assert titles(report) == [f"rank 1 of 2 (pid 101): died {where}: killed by SIGKILL <- the cause", CAME_TO_THE_END]
 
 
-@pytest.mark.parametrize(
-    ("ranks", "name"),
-    [
-        ([1], "rank 1"),
-        ([0, 1], "ranks 0-1"),
-        ([1, 2, 3], "ranks 1-3"),
-        ([0, 2, 3], "ranks 0, 2-3"),
-        ([0, 2, 4], "ranks 0, 2, 4"),
-        ([9, 10, 12], "ranks 9-10, 12"),
-    ],
-)
-def test_names_of_ranks(ranks: list[int], name: str) -> None:
-    """Neighbouring ranks are named as a range."""
-    assert name == merge.name_ranks(ranks)
-
-
 def test_ranks_that_came_to_the_end_are_listed_last(make: Make) -> None:
     """Who had no share in the failure is named in one line at the end, so that every rank is accounted for."""
     stories = [make.story(rank, *make.passed()) for rank in range(6)]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import lightning_disttest
+from lightning_disttest.reporting.stories import name_ranks
 from tests.unit.test_waiting import stacks
 
 if TYPE_CHECKING:
@@ -55,3 +56,19 @@ def test_who_waits_for_others(make: Make, frames: list[str], stopped: bool, func
     story = make.waited(0, "call", stacks=stacks(*frames), is_stopped=stopped)
 
     assert (story.torch_call, story.waits_for_others) == (function, waits)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "name"),
+    [
+        ([1], "rank 1"),
+        ([0, 1], "ranks 0-1"),
+        ([1, 2, 3], "ranks 1-3"),
+        ([0, 2, 3], "ranks 0, 2-3"),
+        ([0, 2, 4], "ranks 0, 2, 4"),
+        ([9, 10, 12], "ranks 9-10, 12"),
+    ],
+)
+def test_names_of_ranks(ranks: list[int], name: str) -> None:
+    """Neighbouring ranks are named as a range."""
+    assert name == name_ranks(ranks)

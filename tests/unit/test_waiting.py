@@ -272,8 +272,26 @@ def test_rank_that_is_further_has_called_it(make: Make) -> None:
     ]
 
     assert explain_deadlock(stories) == (
-        "rank 0, rank 1 called number 4 of the default group, broadcast; "
+        "ranks 0-1 called number 4 of the default group, broadcast; "
         "not there: rank 2 (its last one was number 3, barrier)."
+    )
+
+
+def test_ranks_of_which_the_same_is_said_are_named_together(make: Make) -> None:
+    """A line about a large world stays one that can be read."""
+    barrier, broadcast = make.collective("barrier", 2), make.collective("broadcast", 2)
+    earlier = make.collective("barrier", 1, pending=False)
+    late = [told(make, rank, earlier) for rank in (1, 2)]
+    never = [told(make, rank) for rank in (3, 4)]
+    members = make.collective("all_reduce", **{**MESH, "members": tuple(range(5))})
+
+    differ = [told(make, rank, one) for rank, one in enumerate((barrier, broadcast, broadcast, barrier))]
+    assert explain_deadlock(differ).endswith(": barrier on ranks 0, 3, broadcast on ranks 1-2.")
+    assert explain_deadlock([told(make, 0, barrier), *late]).endswith(
+        "; not there: ranks 1-2 (their last one was number 1, barrier)."
+    )
+    assert explain_deadlock([told(make, 0, members), *never]).endswith(
+        "; not there: ranks 3-4 (they have called none there)."
     )
 
 

@@ -22,9 +22,9 @@ from lightning_disttest.engine.supervisor import Supervisor
 from lightning_disttest.engine.testrun import TestRun
 from lightning_disttest.engine.worlds import LiveWorld, WorldPool, WorldSpec, describe_lost
 from lightning_disttest.errors import BenchmarkOnRanks, RankNotStarted, RanksFailed, UnsafeFork, ZygoteLost
-from lightning_disttest.reporting.merge import Frame, apply_verdict, merge_attributes, merge_subreports, name_ranks
+from lightning_disttest.reporting.merge import Frame, apply_verdict, merge_attributes, merge_subreports
 from lightning_disttest.reporting.properties import merge_values, properties_of
-from lightning_disttest.reporting.stories import EXCEPTIONS, Fate
+from lightning_disttest.reporting.stories import EXCEPTIONS, Fate, name_ranks
 from lightning_disttest.reporting.verdict import PhaseVerdict, add_problems, describe_leaving, judge
 from lightning_disttest.selection.limits import limit_of
 from lightning_disttest.selection.marks import Plan, plan_of
@@ -176,7 +176,8 @@ class Controller:
         assert self._pool is not None
         reason: Exception | None = None
         try:
-            record, outcome = self._run(item, plan, self._pool)
+            with self._journal.around_test():
+                record, outcome = self._run(item, plan, self._pool)
         except (ZygoteLost, RankNotStarted) as error:
             reason = error
         if reason is not None:  # not in the except clause, or pytest would show both exceptions
@@ -199,23 +200,24 @@ class Controller:
 
     def _run(self, item: pytest.Item, plan: Plan, pool: WorldPool) -> tuple[TestRecord, _Outcome]:
         timeout = limit_of(item, plan, self._settings)
-        world, record, message = self._run_on_ranks(item, plan, pool, timeout)
+        command = pytest_bridge.command_for(item)
+        world, record, message = self._run_on_ranks(item, plan, pool, timeout, command)
         if lost := _lost_before(world, record, timeout):
             self._report_late(world, lost)
             pool.end(world)
-            world, record, message = self._run_on_ranks(item, plan, pool, timeout)  # on new ranks: it never began
+            # On new ranks: it never began.
+            world, record, message = self._run_on_ranks(item, plan, pool, timeout, command)
         tmp_path = Path(message.tmp_path)
         world.last_nodeid = item.nodeid
         world.limit = timeout or _RETIRE_S
         problems = self._release(world, record, pool, message)
-        outcome = self._judge(item, plan, record, problems, timeout)
+        outcome = self._judge(item, plan, record, problems, timeout, command)
         passed = all(verdict.outcome == "passed" for verdict in outcome.verdicts.values())
         pytest_bridge.retain_tmp_path(self._config, tmp_path, passed)
-        self._journal.end()
         return record, outcome
 
     def _run_on_ranks(
-        self, item: pytest.Item, plan: Plan, pool: WorldPool, timeout: float
+        self, item: pytest.Item, plan: Plan, pool: WorldPool, timeout: float, command: str
     ) -> tuple[LiveWorld, TestRecord, RunItem]:
         deadline = time.monotonic() + timeout if timeout else None
         spec = WorldSpec(plan.kind, plan.world_size, plan.device, plan.backend)
@@ -226,7 +228,7 @@ class Controller:
         tmp_path = self._make_tmp_path(item)
         pytest_bridge.stand_in_for_fixtures(item, tmp_path)
         message = RunItem(self._indices[item], self._next.get(item), str(tmp_path), secrets.randbits(_SEED_BITS))
-        self._journal.begin(item.nodeid, world.ranks)
+        self._journal.begin(item.nodeid, command, world.ranks)
         run = TestRun(self._supervisor, pool, world, message, self._settings, item)
         try:
             record = run.run(deadline)
@@ -252,7 +254,7 @@ class Controller:
         return world.memory.has_outgrown([rank.pid for rank in world.ranks], self._settings.world_memory)
 
     def _judge(
-        self, item: pytest.Item, plan: Plan, record: TestRecord, problems: list[str], timeout: float
+        self, item: pytest.Item, plan: Plan, record: TestRecord, problems: list[str], timeout: float, command: str
     ) -> _Outcome:
         path, lineno, _ = item.location
         frame = Frame(
@@ -264,7 +266,7 @@ class Controller:
             grace=self._settings.grace,
             seconds=record.seconds,
             rank_output=self._settings.rank_output,
-            command=functools.partial(pytest_bridge.command_for, item),
+            command=command,
         )
         verdicts = judge(record.stories)
         if problems:

@@ -28,11 +28,12 @@ _PLUGIN = "disttest-termination"
 class Termination:
     """A plugin that knows which tests run and holds the handler of SIGTERM."""
 
-    def __init__(self) -> None:
+    def __init__(self, session: pytest.Session) -> None:
+        self._session = session
         self._running: dict[str, None] = {}
         self._last = ""
         self._workers: list[subprocess.Popen[bytes]] = []
-        self._heard = False
+        self._heard = ""  # the text; not the exception, which would keep what the test that it left has in its frames
 
     def install(self) -> bool:
         """Take SIGTERM over unless somebody else has; return whether that was done."""
@@ -53,6 +54,9 @@ class Termination:
     def handle(self, *_: object) -> None:
         """End the run in order at the first signal, at once at the second.
 
+        What is raised here may never reach pytest: a test may catch it, and Python drops it in ``__del__`` and in
+        callbacks of native code. Then the session stops after the test that runs.
+
         Whoever has set a handler since, as Lightning does in ``fit``, calls the one before; that would have been the
         default one, which can not be called.
 
@@ -65,10 +69,11 @@ class Termination:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
             processes.signal_process(os.getpid(), signal.SIGTERM)
             return
-        self._heard = True
+        terminated = RunTerminated(list(self._running), self._last)
+        self._heard = str(terminated)
         for worker in self._workers:
             worker.send_signal(signal.SIGINT)  # one that has ended gets none
-        raise RunTerminated(list(self._running), self._last)
+        raise terminated
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodeready(self, node: Any) -> None:
@@ -81,9 +86,11 @@ class Termination:
         self._running[nodeid] = None
 
     def pytest_runtest_logfinish(self, nodeid: str) -> None:
-        """Note a test that has ended."""
+        """Note a test that has ended; stop the session if there was a signal that did not."""
         self._running.pop(nodeid, None)
         self._last = nodeid
+        if self._heard:
+            self._session.shouldstop = self._heard
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> Generator[None, None, None]:
@@ -118,9 +125,9 @@ os.register_at_fork(before=_hold_back, after_in_parent=_let_through, after_in_ch
 
 
 @contextlib.contextmanager
-def in_order(config: pytest.Config) -> Generator[None, None, None]:
+def in_order(session: pytest.Session) -> Generator[None, None, None]:
     """Have SIGTERM end the run in order, inside this context."""
-    termination = Termination()
+    config, termination = session.config, Termination(session)
     if hasattr(config, "workerinput") or not termination.install():
         yield
         return

@@ -15,12 +15,20 @@ from _pytest._code.code import (
     ReprTraceback,
 )
 
-from lightning_disttest.reporting.stories import EXCEPTIONS, PHASES, Fate, RankStory, is_subreport, trim_stacks
+from lightning_disttest.reporting.stories import (
+    EXCEPTIONS,
+    PHASES,
+    Fate,
+    RankStory,
+    is_subreport,
+    name_ranks,
+    trim_stacks,
+)
 from lightning_disttest.reporting.verdict import Kind, PhaseVerdict, Trouble, is_communication_error
 from lightning_disttest.reporting.waiting import describe_state
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     import pytest
 
@@ -36,7 +44,7 @@ _NUMBERS_OF_ITS_OWN = re.compile(r"0x[0-9a-f]+|(?<=^Thread )\d+", re.MULTILINE)
 class Frame:
     """What the reports of one test have in common: where it ran; its limit, grace and length in seconds.
 
-    ``command`` returns what runs this test again, alone; only failures need it.
+    ``command`` runs this test again, alone.
     """
 
     path: str
@@ -47,7 +55,7 @@ class Frame:
     grace: float
     seconds: float
     rank_output: RankOutput
-    command: Callable[[], str]
+    command: str
 
 
 def apply_verdict(report: pytest.TestReport, verdict: PhaseVerdict, stories: Sequence[RankStory], frame: Frame) -> None:
@@ -59,7 +67,7 @@ def apply_verdict(report: pytest.TestReport, verdict: PhaseVerdict, stories: Seq
         report.wasxfail = verdict.wasxfail
     if verdict.outcome == "failed":
         finished = [s for s in stories if s.fate is Fate.FINISHED and all(r.passed for r in s.reports)]
-        report.longrepr = _add_command(describe_failure(verdict, frame, finished), frame.command())
+        report.longrepr = _add_command(describe_failure(verdict, frame, finished), frame.command)
     elif verdict.outcome == "skipped":
         report.longrepr = verdict.skip  # type: ignore[assignment]
 
@@ -281,18 +289,6 @@ def _crash_of(group: Sequence[Trouble], frame: Frame, explanation: str) -> ReprF
 
 def _native(text: str) -> ReprTraceback:
     return ReprTraceback([ReprEntryNative([text])], None, "native")
-
-
-def name_ranks(ranks: Sequence[int]) -> str:
-    """Return ``rank 1``, ``ranks 1-3`` or ``ranks 0, 2-3``; the ranks come in order."""
-    runs: list[list[int]] = []
-    for rank in ranks:
-        if runs and rank == runs[-1][-1] + 1:
-            runs[-1].append(rank)
-        else:
-            runs.append([rank])
-    names = ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
-    return f"rank{'s' if len(ranks) > 1 else ''} {names}"
 
 
 def _sections(verdict: PhaseVerdict, stories: Sequence[RankStory], phase: str, frame: Frame) -> list[tuple[str, str]]:

@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import pytest
 
     from lightning_disttest.reporting.waiting import Collective
@@ -117,6 +119,18 @@ class RankStory:
             if report.when == phase and not is_subreport(report):
                 return report
         return None
+
+
+def name_ranks(ranks: Sequence[int]) -> str:
+    """Return ``rank 1``, ``ranks 1-3`` or ``ranks 0, 2-3``; the ranks come in order."""
+    runs: list[list[int]] = []
+    for rank in ranks:
+        if runs and rank == runs[-1][-1] + 1:
+            runs[-1].append(rank)
+        else:
+            runs.append([rank])
+    names = ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
+    return f"rank{'s' if len(ranks) > 1 else ''} {names}"
 
 
 def is_subreport(report: pytest.TestReport) -> bool:

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from lightning_disttest.reporting.stories import Fate
+from lightning_disttest.reporting.stories import Fate, name_ranks
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -160,21 +160,30 @@ def _explain_group(by_rank: Mapping[int, Sequence[Collective]], told: Sequence[i
     calls = {rank: one for rank, ones in by_rank.items() for one in ones if one.number == number}
     first = next(iter(calls.values()))
     if _differ(list(calls.values())):
-        each = ", ".join(f"{one.call} on rank {rank}" for rank, one in calls.items())
+        ranks_of = _group_ranks({rank: one.call for rank, one in calls.items()})
+        each = ", ".join(f"{call} on {name_ranks(ranks)}" for call, ranks in ranks_of.items())
         return f"The ranks do not call the same as number {number} of {first.group_name}: {each}."
     latest = {rank: max(ones, key=lambda one: one.number) for rank, ones in by_rank.items()}
-    missing = [
-        f"rank {rank} (its last one was number {one.number}, {one.call})"
-        for rank, one in latest.items()
-        if one.number < number
-    ]
-    missing += [
-        f"rank {rank} (it has called none there)" for rank in told if rank in first.members and rank not in by_rank
-    ]
+    behind = {rank: one for rank, one in latest.items() if one.number < number}
+    missing = {rank: f"its last one was number {one.number}, {one.call}" for rank, one in behind.items()}
+    missing |= {rank: "it has called none there" for rank in told if rank in first.members and rank not in by_rank}
     if not missing:
         return ""
-    callers = ", ".join(f"rank {rank}" for rank, one in latest.items() if one.number >= number)
-    return f"{callers} called number {number} of {first.group_name}, {first.call}; not there: {', '.join(missing)}."
+    callers = name_ranks([rank for rank in latest if rank not in behind])
+    absent = ", ".join(f"{name_ranks(ranks)} ({_of(ranks, why)})" for why, ranks in _group_ranks(missing).items())
+    return f"{callers} called number {number} of {first.group_name}, {first.call}; not there: {absent}."
+
+
+def _group_ranks(words: Mapping[int, str]) -> dict[str, list[int]]:
+    """Return the ranks, in order, of which the same is said."""
+    ranks_of: dict[str, list[int]] = {}
+    for rank, said in words.items():
+        ranks_of.setdefault(said, []).append(rank)
+    return ranks_of
+
+
+def _of(ranks: Sequence[int], why: str) -> str:
+    return why if len(ranks) == 1 else why.replace("its last", "their last").replace("it has", "they have")
 
 
 def _differ(collectives: Sequence[Collective]) -> bool:

@@ -7,14 +7,24 @@ from dataclasses import replace
 
 import pytest
 
-from lightning_disttest.reporting.interrupted import Entry, describe_entry, read_entry, write_entry
+from lightning_disttest.reporting.stopped_runs import Entry, describe_entry, read_entry, write_entry
 
-ENTRY = Entry("test_a.py::test_é[x y]", ((0, 11), (1, 12)), "2024-01-02 03:04:05 UTC", 10, "", 9, True)
+ENTRY = Entry(
+    nodeid="test_a.py::test_é[x y]",
+    command="A=1 pytest 'test_a.py::test_é[x y]' --standalone",
+    folder="/home/me/my project",
+    ranks=((0, 11), (1, 12)),
+    begun="2024-01-02 03:04:05 UTC",
+    pid=10,
+    worker="",
+    parent=9,
+    running=True,
+)
 
 
 def described(entry: Entry | None) -> str:
     """Return the lines about an entry."""
-    return "\n".join(describe_entry(entry, "/cache/running-1.json", lambda nodeid: f"here/{nodeid}"))
+    return "\n".join(describe_entry(entry, "/cache/running-1.json", "/home/me/my project"))
 
 
 @pytest.mark.parametrize("entry", [ENTRY, replace(ENTRY, running=False, worker="gw1"), replace(ENTRY, ranks=())])
@@ -45,6 +55,8 @@ def test_torn_entries_are_none(length: int) -> None:
         write_entry(ENTRY).replace(b"[0, 11]", b"[0]"),
         write_entry(ENTRY).replace(b"[[0, 11], [1, 12]]", b"5"),
         write_entry(replace(ENTRY, nodeid=None)),  # type: ignore[arg-type]
+        write_entry(replace(ENTRY, command=["pytest"])),  # type: ignore[arg-type]
+        write_entry(replace(ENTRY, folder=0)),  # type: ignore[arg-type]
     ],
 )
 def test_foreign_content_is_none(content: bytes) -> None:
@@ -57,8 +69,16 @@ def test_a_test_that_ran() -> None:
     assert described(ENTRY) == (
         "lightning_disttest: an earlier run here was stopped in the middle of test_a.py::test_é[x y]\n"
         "  begun 2024-01-02 03:04:05 UTC on ranks 0-1 (pids 11, 12); pytest (pid 10) ended without a report\n"
-        "  to run this test alone: pytest 'here/test_a.py::test_é[x y]'"
+        "  to run this test alone: A=1 pytest 'test_a.py::test_é[x y]' --standalone"
     )
+
+
+def test_a_run_that_was_started_in_another_folder() -> None:
+    """The command holds for the folder in which that run was started."""
+    lines = described(replace(ENTRY, folder="/home/me")).splitlines()
+    assert lines[2] == f"  to run this test alone: cd /home/me && {ENTRY.command}"
+    lines = describe_entry(ENTRY, "/cache/running-1.json", "/home/me")
+    assert lines[2] == f"  to run this test alone: cd '/home/me/my project' && {ENTRY.command}"
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 """What is kept of the test that runs on ranks, and what the next run says of one that never came to its end.
 
 Only texts are made here, so that every form of a torn or foreign file can be tried without a process that is killed;
-the files, their locks and their owners are in ``engine/journal.py``.
+the files and their locks are in ``engine/journal.py`` and ``engine/stopped_runs.py``.
 """
 
 from __future__ import annotations
@@ -9,12 +9,8 @@ from __future__ import annotations
 import json
 import shlex
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING
 
-from lightning_disttest.reporting.merge import name_ranks
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from lightning_disttest.reporting.stories import name_ranks
 
 _FORM = 1
 
@@ -23,11 +19,14 @@ _FORM = 1
 class Entry:
     """The test that runs on ranks in one pytest process, or the last one that did if ``running`` is False.
 
-    ``ranks`` are pairs of a rank and its pid (0: not known yet), ``begun`` is a local time to read. ``worker`` is the
-    name of a pytest-xdist worker, '' for none, and ``parent`` the pid of the process that started this one.
+    ``command`` runs this test again, alone, from ``folder``, in which pytest was started. ``ranks`` are pairs of a rank
+    and its pid (0: not known yet), ``begun`` is a local time to read. ``worker`` is the name of a pytest-xdist worker,
+    '' for none, and ``parent`` the pid of the process that started this one.
     """
 
     nodeid: str
+    command: str
+    folder: str
     ranks: tuple[tuple[int, int], ...]
     begun: str
     pid: int
@@ -52,14 +51,14 @@ def read_entry(content: bytes) -> Entry | None:
         entry = Entry(**data)
     except (ValueError, TypeError, KeyError, RecursionError):
         return None
-    texts = (entry.nodeid, entry.begun, entry.worker)
+    texts = (entry.nodeid, entry.command, entry.folder, entry.begun, entry.worker)
     return entry if all(isinstance(text, str) for text in texts) else None
 
 
-def describe_entry(entry: Entry | None, path: str, name_test: Callable[[str], str]) -> list[str]:
+def describe_entry(entry: Entry | None, path: str, here: str) -> list[str]:
     """Return the lines that tell of a run that was stopped; None is the entry of a file that can not be read.
 
-    ``name_test`` turns a node id into one that pytest takes where it is called now.
+    ``path`` is that file, ``here`` the folder in which pytest was started now.
     """
     if entry is None:
         return [
@@ -73,10 +72,11 @@ def describe_entry(entry: Entry | None, path: str, name_test: Callable[[str], st
             f"lightning_disttest: an earlier run here was stopped, by no fault of a test on ranks: {who} ended while "
             f"none ran, the last was {entry.nodeid} (begun {entry.begun})"
         ]
+    change = "" if entry.folder == here else f"cd {shlex.quote(entry.folder)} && "
     return [
         f"lightning_disttest: an earlier run here was stopped in the middle of {entry.nodeid}",
         f"  begun {entry.begun} on {where}; {who} ended without a report",
-        f"  to run this test alone: pytest {shlex.quote(name_test(entry.nodeid))}",
+        f"  to run this test alone: {change}{entry.command}",
     ]
 
 
