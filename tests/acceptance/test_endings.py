@@ -185,29 +185,21 @@ def test_the_harness_sees_what_is_left(tmp_path: Path) -> None:
 def test_a_rank_that_dies_between_tests_is_reported(run_once: RunOnce) -> None:
     """A rank that ends after its test passed is an error at that test, and the next one has a new world."""
     source = """
-        import os, threading
+        import os, signal
         import pytest
         import torch.distributed as dist
 
-        @pytest.fixture(scope="session")
-        def killer(world, pytestconfig):
-            flag = pytestconfig.rootpath / "go"
-            def die():
-                while not flag.exists():
-                    pass
-                os._exit(5)
-            if world.rank == 1:
-                threading.Thread(target=die, daemon=True).start()
-
         @pytest.mark.distributed(2)
-        def test_dies_later(killer): pass
+        def test_dies_later(world, pytestconfig):
+            if world.rank == 1:
+                (pytestconfig.rootpath / "pid").write_text(str(os.getpid()))
 
         @pytest.mark.distributed(1)
         def test_in_between(world, pytestconfig):
             import psutil
             zygote = psutil.Process().parent()
             before = len(zygote.children())
-            (pytestconfig.rootpath / "go").touch()
+            os.kill(int((pytestconfig.rootpath / "pid").read_text()), signal.SIGKILL)
             while len(zygote.children()) == before:
                 pass
 
@@ -225,7 +217,7 @@ def test_a_rank_that_dies_between_tests_is_reported(run_once: RunOnce) -> None:
     run = run_once({"conftest.py": conftest, "test_between.py": source})
     assert run.returncode == 1
     assert "3 passed, 1 error" in run.output
-    assert lines_with(run.output, "rank 1 (pid", "exited with status 5 between two tests")
+    assert lines_with(run.output, "rank 1 (pid", "killed by SIGKILL between two tests")
     assert "ERROR test_between.py::test_dies_later" in run.output
 
 
