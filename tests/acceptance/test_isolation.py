@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.acceptance.conftest import RunOnce
-from tests.harness import Run, json_lines
+from tests.harness import Run, json_lines, lines_with
 
 NOTES = """
     import json, os
@@ -84,6 +84,7 @@ STATE = """
 BOTH = " (ranks 0-1)"
 SET_BACK = "; it was set back" + BOTH
 DESTROYED = "; destroyed before the next test"
+ADVICE = ". Undo it at the end of the test or of its fixture"
 # What is said of each case; nothing of those that are None, because every test does them.
 SAID = {
     "set variable": "set the environment variable LEAKED; it was removed" + BOTH,
@@ -116,7 +117,7 @@ SAID = {
 
 
 def leaks_of(run: Run) -> dict[str, list[str]]:
-    """Return what the summary of warnings says of leaks, by the name of the test."""
+    """Return what the summary of warnings says of leaks, by the name of the test, without the advice at its end."""
     section = run.output.partition(" warnings summary ")[2].partition("\n-- Docs:")[0]
     leaks: dict[str, list[str]] = {}
     names: list[str] = []
@@ -124,6 +125,7 @@ def leaks_of(run: Run) -> dict[str, list[str]]:
         lines = block.splitlines()
         names = [line.partition("::")[2] for line in lines if "::" in line and not line.startswith(" ")]
         said = [line.partition("LeakWarning: the test ")[2] for line in lines if "LeakWarning: " in line]
+        said = ["".join(line.rsplit(ADVICE, 1)) for line in said if ADVICE in line]
         for name in names if said else []:
             leaks.setdefault(name, []).extend(said)
     return leaks
@@ -258,9 +260,71 @@ def test_warnings_can_be_errors(run_once: RunOnce) -> None:
     run = run_once({"test_strict.py": STRICT}, "-W", "error")
     assert {name for name, outcome in run.outcomes.items() if "error" in outcome} == set(LEAKING), run.output
     text = run.text("test_on_one_rank")
-    assert "LeakWarning: the test changed torch's default dtype from torch.float32 to torch.float64" in text
-    assert "LeakWarning: the test set the environment variable LEAKED; it was removed" in text
+    assert "::test_on_one_rank left something behind on rank 1 of 2, where the next test would find it:" in text
+    assert "  - it changed torch's default dtype from torch.float32 to torch.float64; it was set back\n" in text
+    assert "  - it set the environment variable LEAKED; it was removed\n" in text
+    assert "Undo it at the end of the test or of its fixture (monkeypatch undoes variables" in text
+    assert "It is an error and no warning because of a filter that makes warnings errors." in text
     assert run.outcome("test_fails") == "failed+error"
+
+
+ENDS = """
+    import os
+    import pytest
+
+    pytestmark = pytest.mark.distributed(2)
+
+    def own_error():
+        raise ValueError("the end's own error")
+
+    @pytest.fixture(params=[own_error, KeyboardInterrupt, pytest.exit], ids=["error", "interrupt", "exit"])
+    def end(request):
+        yield
+        os.environ["LEAKED"] = "1"
+        if request.param is KeyboardInterrupt:
+            raise KeyboardInterrupt("by hand")
+        request.param() if request.param is own_error else request.param("enough")
+
+    def test_ends(end): assert "LEAKED" not in os.environ
+    def test_never(): pass
+"""
+
+
+@pytest.fixture(scope="module", params=["--disttest-strict-leaks", "-Werror", ""], ids=["strict", "error", "warning"])
+def ends(run_once: RunOnce, request: pytest.FixtureRequest) -> Run:
+    """Return a run of tests that leak, and in which the end of a fixture raises."""
+    return run_once({"test_ends.py": ENDS}, *filter(None, [request.param]))
+
+
+def test_error_of_the_end_is_shown_as_it_is(ends: Run) -> None:
+    """The error that the fixture raised is the failure, with its traceback, and in no group with the leak."""
+    assert ends.outcome("test_ends[error]") == "error"
+    text = ends.text("test_ends[error]")
+    assert "ValueError: the end's own error" in text
+    assert 'raise ValueError("the end\'s own error")' in text
+    assert "ExceptionGroup" not in ends.output
+    assert "left something behind" not in text
+
+
+def test_interrupt_and_exit_stay_what_they_are(ends: Run) -> None:
+    """A KeyboardInterrupt is told as such, and ``pytest.exit`` ends the run, though the test leaks as well."""
+    assert "KeyboardInterrupt: by hand" in ends.text("test_ends[interrupt]")
+    assert "Exit: enough" in ends.output, ends.output
+    assert ends.returncode == 2
+    assert "test_never" not in ends.outcomes
+
+
+def test_leak_is_told_beside_the_error(ends: Run) -> None:
+    """It is a warning then, also where leaks are failures."""
+    leak = "set the environment variable LEAKED; it was removed (ranks 0-1)"
+    assert leaks_of(ends)["test_ends[error]"] == [leak]
+    assert leaks_of(ends)["test_ends[interrupt]"] == [leak]
+
+
+def test_warning_says_what_to_do(ends: Run) -> None:
+    """What leaked, what was done and what to do, and on which ranks, are in one line."""
+    line = f"LeakWarning: the test set the environment variable LEAKED; it was removed{ADVICE} (ranks 0-1)"
+    assert lines_with(ends.output, line)
 
 
 WIDER = """
