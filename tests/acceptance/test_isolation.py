@@ -39,10 +39,11 @@ STATE = """
         return torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
 
     cudnn, cuda = torch.backends.cudnn, torch.backends.cuda
-    FIRST = {}
+    FIRST, ENVIRON = {}, os.environ
     CASES = {
         "set variable": (lambda: os.environ.update(LEAKED="1"), lambda: os.environ.get("LEAKED")),
         "changed variable": (lambda: os.environ.update(HOME="/leaked"), lambda: os.environ["HOME"]),
+        "replaced variables": (lambda: setattr(os, "environ", dict(os.environ)), lambda: os.environ is ENVIRON),
         "removed variable": (lambda: os.environ.pop("PATH"), lambda: os.environ.get("PATH")),
         "launcher variable": (lambda: os.environ.update(WORLD_SIZE="7"), lambda: os.environ["WORLD_SIZE"]),
         "working directory": (lambda: os.chdir("/"), os.getcwd),
@@ -89,6 +90,7 @@ ADVICE = ". Undo it at the end of the test or of its fixture"
 SAID = {
     "set variable": "set the environment variable LEAKED; it was removed" + BOTH,
     "changed variable": "changed the environment variable HOME" + SET_BACK,
+    "replaced variables": "replaced os.environ" + SET_BACK,
     "removed variable": "removed the environment variable PATH" + SET_BACK,
     "launcher variable": None,
     "working directory": "changed the working directory" + SET_BACK,

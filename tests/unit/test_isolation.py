@@ -93,6 +93,45 @@ def test_adopting_before_the_first_test_does_nothing() -> None:
     assert isolation.end() == []
 
 
+class Broken(Box):
+    """A kind of state that cannot be set back."""
+
+    def undo(self, base: Values, now: Values) -> list[Leak]:
+        """Fail."""
+        raise KeyError("gone")
+
+
+def test_error_of_one_kind_of_state_does_not_keep_the_others() -> None:
+    """It is a leak that costs the world, and what comes after it is set back."""
+    broken, box = Broken(a=1), Box(a=1)
+    isolation = Isolation([broken, box])
+    isolation.begin()
+    broken.values["a"] = box.values["a"] = 2
+    first, second = isolation.end()
+    assert first == Leak("changed what cannot be set back (KeyError: 'gone')", "the world is replaced", undone=False)
+    assert second.undone
+    assert box.values == {"a": 1}
+
+
+def test_environment_that_is_replaced_is_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Variables that were set before and after it was replaced are gone, and os.environ is the genuine one again."""
+    genuine = os.environ
+    monkeypatch.setenv("DISTTEST_A", "old")
+
+    def change() -> None:
+        os.environ["DISTTEST_A"] = os.environ["DISTTEST_B"] = "1"
+        monkeypatch.setattr(os, "environ", {"DISTTEST_C": "1"})
+
+    assert leaks_after(Environment(), change) == [
+        "replaced os.environ",
+        "changed the environment variable DISTTEST_A",
+        "set the environment variable DISTTEST_B",
+    ]
+    assert os.environ is genuine
+    assert os.environ["DISTTEST_A"] == "old"
+    assert not {"DISTTEST_B", "DISTTEST_C"} & os.environ.keys()
+
+
 def test_environment_says_what_happened_to_each_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     """Variables are named in the order of their names, with no value: that may be a secret."""
     monkeypatch.setenv("DISTTEST_A", "old")

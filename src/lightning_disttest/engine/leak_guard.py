@@ -58,7 +58,7 @@ class LeakGuard:
     @pytest.hookimpl(wrapper=True, trylast=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
         """Read the state before a test, inside what other plugins put around it, and have it compared after."""
-        setattr(item, "teardown", functools.partial(self._teardown, item, item.teardown))  # noqa: B010
+        setattr(item, "teardown", functools.partial(self._teardown, item.teardown))  # noqa: B010
         self._groups.destroy_left()
         self._isolation.begin()
         self._leaks = None
@@ -99,7 +99,7 @@ class LeakGuard:
             self._isolation.adopt(before)
             fixturedef.addfinalizer(lambda: before_end.append(self._isolation.read()))
 
-    def _teardown(self, item: pytest.Item, genuine: Callable[[], None]) -> None:
+    def _teardown(self, genuine: Callable[[], None]) -> None:
         try:
             genuine()
         finally:
