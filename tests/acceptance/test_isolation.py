@@ -586,7 +586,7 @@ def test_leaks_that_live_are_told_of(living: Run) -> None:
         "destroyed a process group that was there before it; the world is replaced (ranks 0-1)"
     ]
     assert {name.partition("[")[0] for name in leaks} <= {"test_many_groups"}
-    assert living.output.count("left a process group; destroyed before the next test (ranks 0-1)") >= 1
+    assert living.output.count(f"left a process group{DESTROYED}{ADVICE} (ranks 0-1)") >= 1
 
 
 @pytest.mark.parametrize("name", IN_ONE_WORLD)
@@ -609,6 +609,7 @@ LIGHTNING = """
 
     pytestmark = pytest.mark.distributed(2)
     NAMES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "NODE_RANK", "MASTER_ADDR", "MASTER_PORT")
+    NAMES += ("CUBLAS_WORKSPACE_CONFIG",)
     FIRST = {}
 
     @pytest.fixture(scope="module", autouse=True)
@@ -637,10 +638,16 @@ LIGHTNING = """
         trainer.fit(BoringModel())
         assert torch.are_deterministic_algorithms_enabled()
 
+    def test_benchmarks(trainer_factory):
+        trainer_factory(benchmark=True)
+        assert torch.backends.cudnn.benchmark
+
     def test_nothing_is_left(world):
+        assert not torch.backends.cudnn.benchmark
         assert {name: os.environ.get(name) for name in NAMES} == FIRST["environment"]
         assert os.environ["WORLD_SIZE"] == "2" and os.environ["RANK"] == str(world.rank)
-        assert not {"PL_GLOBAL_SEED", "PL_SEED_WORKERS", "CUBLAS_WORKSPACE_CONFIG"} & os.environ.keys()
+        assert not {"PL_GLOBAL_SEED", "PL_SEED_WORKERS"} & os.environ.keys()
+        assert os.environ.get("CUBLAS_WORKSPACE_CONFIG") == FIRST["environment"]["CUBLAS_WORKSPACE_CONFIG"]
         assert "OMP_NUM_THREADS" not in os.environ
         assert not torch.are_deterministic_algorithms_enabled()
         assert torch.get_num_threads() == FIRST["threads"] == 3
@@ -648,9 +655,14 @@ LIGHTNING = """
 """
 
 
-def test_what_lightning_sets_is_set_back_silently(run_once: RunOnce) -> None:
-    """Variables and settings of seed_everything and of a fit are gone after the test, and are no leak."""
-    run = run_once({"conftest.py": NOTES, "test_fit.py": LIGHTNING}, "-W", "error::lightning_disttest.LeakWarning")
+@pytest.mark.parametrize("env", [{}, {"CUBLAS_WORKSPACE_CONFIG": ":16:8"}], ids=["unset", "set before"])
+def test_what_lightning_sets_is_set_back_silently(run_once: RunOnce, env: dict[str, str]) -> None:
+    """Variables and settings of seed_everything and of a fit are gone after the test, and are no leak.
+
+    So it is where the variable that Lightning sets for determinism was set before the run.
+    """
+    files = {"conftest.py": NOTES, "test_fit.py": LIGHTNING}
+    run = run_once(files, "-W", "error::lightning_disttest.LeakWarning", env=env)
     assert run.returncode == 0, run.output
     assert run.outcomes["test_nothing_is_left"] == "passed"
     assert pids_of(run, "test_nothing_is_left") == pids_of(run, "test_first")
