@@ -247,18 +247,21 @@ class LeakWarning(DisttestError, pytest.PytestWarning):
     """
 
     def __init__(self, what: str, done: str) -> None:
-        super().__init__(f"the test {what}; {done}")
+        super().__init__(f"the test {what}; {done}. Undo it at the end of the test or of its fixture")
 
 
 class StateLeaked(DisttestError):
-    """Raised at the end of a test that has left something behind in its static world, with --disttest-strict-leaks."""
+    """Stands for the failure of a test that has left something behind in its static world: pytest shows its text.
 
-    def __init__(self, nodeid: str, rank: int, world_size: int, leaks: Sequence[tuple[str, str]]) -> None:
+    ``leaks`` are pairs as for ``LeakWarning``, ``reason`` is what makes them a failure.
+    """
+
+    def __init__(self, nodeid: str, rank: int, world_size: int, leaks: Sequence[tuple[str, str]], reason: str) -> None:
         lines = [f"  - it {what}; {done}" for what, done in leaks]
         super().__init__(
             f"{nodeid} left something behind on rank {rank} of {world_size}, where the next test would find it:\n"
             + "\n".join(lines)
             + "\nUndo it at the end of the test or of its fixture (monkeypatch undoes variables and the working "
             "directory). What several tests share belongs into a fixture of wider scope. It is an error and no "
-            "warning because of --disttest-strict-leaks."
+            f"warning because of {reason}."
         )

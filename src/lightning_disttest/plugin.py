@@ -14,7 +14,7 @@ from lightning_disttest.engine.context import current_rank
 from lightning_disttest.errors import ConditionUnclear, InvalidMarks, MarkTooLate, RequirementMissing, UsageFault
 from lightning_disttest.selection import filters, marks, nothing_ran, removals, requirements
 from lightning_disttest.settings import SETTINGS, add_options, find_option, resolve
-from lightning_disttest.strategies import launchers
+from lightning_disttest.strategies import flags, launchers
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
@@ -46,6 +46,7 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
     """Prepare for the import of torch and Lightning, which a conftest may do already."""
     guard.watch_torch()
     launchers.watch_lightning()
+    flags.watch_trainers()
     with _usage_errors():
         settings = resolve(early_config, namespace=early_config.known_args_namespace)
     for field in _LIGHTNING_SWITCHES:

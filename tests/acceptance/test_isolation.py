@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.acceptance.conftest import RunOnce
-from tests.harness import Run, json_lines
+from tests.harness import Run, json_lines, lines_with
 
 NOTES = """
     import json, os
@@ -39,10 +39,11 @@ STATE = """
         return torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
 
     cudnn, cuda = torch.backends.cudnn, torch.backends.cuda
-    FIRST = {}
+    FIRST, ENVIRON = {}, os.environ
     CASES = {
         "set variable": (lambda: os.environ.update(LEAKED="1"), lambda: os.environ.get("LEAKED")),
         "changed variable": (lambda: os.environ.update(HOME="/leaked"), lambda: os.environ["HOME"]),
+        "replaced variables": (lambda: setattr(os, "environ", dict(os.environ)), lambda: os.environ is ENVIRON),
         "removed variable": (lambda: os.environ.pop("PATH"), lambda: os.environ.get("PATH")),
         "launcher variable": (lambda: os.environ.update(WORLD_SIZE="7"), lambda: os.environ["WORLD_SIZE"]),
         "working directory": (lambda: os.chdir("/"), os.getcwd),
@@ -84,10 +85,12 @@ STATE = """
 BOTH = " (ranks 0-1)"
 SET_BACK = "; it was set back" + BOTH
 DESTROYED = "; destroyed before the next test"
+ADVICE = ". Undo it at the end of the test or of its fixture"
 # What is said of each case; nothing of those that are None, because every test does them.
 SAID = {
     "set variable": "set the environment variable LEAKED; it was removed" + BOTH,
     "changed variable": "changed the environment variable HOME" + SET_BACK,
+    "replaced variables": "replaced os.environ" + SET_BACK,
     "removed variable": "removed the environment variable PATH" + SET_BACK,
     "launcher variable": None,
     "working directory": "changed the working directory" + SET_BACK,
@@ -116,7 +119,7 @@ SAID = {
 
 
 def leaks_of(run: Run) -> dict[str, list[str]]:
-    """Return what the summary of warnings says of leaks, by the name of the test."""
+    """Return what the summary of warnings says of leaks, by the name of the test, without the advice at its end."""
     section = run.output.partition(" warnings summary ")[2].partition("\n-- Docs:")[0]
     leaks: dict[str, list[str]] = {}
     names: list[str] = []
@@ -124,6 +127,7 @@ def leaks_of(run: Run) -> dict[str, list[str]]:
         lines = block.splitlines()
         names = [line.partition("::")[2] for line in lines if "::" in line and not line.startswith(" ")]
         said = [line.partition("LeakWarning: the test ")[2] for line in lines if "LeakWarning: " in line]
+        said = ["".join(line.rsplit(ADVICE, 1)) for line in said if ADVICE in line]
         for name in names if said else []:
             leaks.setdefault(name, []).extend(said)
     return leaks
@@ -249,7 +253,8 @@ def test_warnings_can_be_hidden(run_once: RunOnce) -> None:
     run = run_once({"test_strict.py": STRICT}, "-W", "ignore::lightning_disttest.LeakWarning")
     assert [name for name, outcome in run.outcomes.items() if outcome == "failed"] == ["test_fails"], run.output
     assert run.outcome("test_last") == "passed"
-    assert "LeakWarning" not in run.output
+    assert leaks_of(run) == {}
+    assert "LeakWarning: " not in run.output  # without the colon it is there, in the command that runs a test alone
 
 
 def test_warnings_can_be_errors(run_once: RunOnce) -> None:
@@ -257,9 +262,71 @@ def test_warnings_can_be_errors(run_once: RunOnce) -> None:
     run = run_once({"test_strict.py": STRICT}, "-W", "error")
     assert {name for name, outcome in run.outcomes.items() if "error" in outcome} == set(LEAKING), run.output
     text = run.text("test_on_one_rank")
-    assert "LeakWarning: the test changed torch's default dtype from torch.float32 to torch.float64" in text
-    assert "LeakWarning: the test set the environment variable LEAKED; it was removed" in text
+    assert "::test_on_one_rank left something behind on rank 1 of 2, where the next test would find it:" in text
+    assert "  - it changed torch's default dtype from torch.float32 to torch.float64; it was set back\n" in text
+    assert "  - it set the environment variable LEAKED; it was removed\n" in text
+    assert "Undo it at the end of the test or of its fixture (monkeypatch undoes variables" in text
+    assert "It is an error and no warning because of a filter that makes warnings errors." in text
     assert run.outcome("test_fails") == "failed+error"
+
+
+ENDS = """
+    import os
+    import pytest
+
+    pytestmark = pytest.mark.distributed(2)
+
+    def own_error():
+        raise ValueError("the end's own error")
+
+    @pytest.fixture(params=[own_error, KeyboardInterrupt, pytest.exit], ids=["error", "interrupt", "exit"])
+    def end(request):
+        yield
+        os.environ["LEAKED"] = "1"
+        if request.param is KeyboardInterrupt:
+            raise KeyboardInterrupt("by hand")
+        request.param() if request.param is own_error else request.param("enough")
+
+    def test_ends(end): assert "LEAKED" not in os.environ
+    def test_never(): pass
+"""
+
+
+@pytest.fixture(scope="module", params=["--disttest-strict-leaks", "-Werror", ""], ids=["strict", "error", "warning"])
+def ends(run_once: RunOnce, request: pytest.FixtureRequest) -> Run:
+    """Return a run of tests that leak, and in which the end of a fixture raises."""
+    return run_once({"test_ends.py": ENDS}, *filter(None, [request.param]))
+
+
+def test_error_of_the_end_is_shown_as_it_is(ends: Run) -> None:
+    """The error that the fixture raised is the failure, with its traceback, and in no group with the leak."""
+    assert ends.outcome("test_ends[error]") == "error"
+    text = ends.text("test_ends[error]")
+    assert "ValueError: the end's own error" in text
+    assert 'raise ValueError("the end\'s own error")' in text
+    assert "ExceptionGroup" not in ends.output
+    assert "left something behind" not in text
+
+
+def test_interrupt_and_exit_stay_what_they_are(ends: Run) -> None:
+    """A KeyboardInterrupt is told as such, and ``pytest.exit`` ends the run, though the test leaks as well."""
+    assert "KeyboardInterrupt: by hand" in ends.text("test_ends[interrupt]")
+    assert "Exit: enough" in ends.output, ends.output
+    assert ends.returncode == 2
+    assert "test_never" not in ends.outcomes
+
+
+def test_leak_is_told_beside_the_error(ends: Run) -> None:
+    """It is a warning then, also where leaks are failures."""
+    leak = "set the environment variable LEAKED; it was removed (ranks 0-1)"
+    assert leaks_of(ends)["test_ends[error]"] == [leak]
+    assert leaks_of(ends)["test_ends[interrupt]"] == [leak]
+
+
+def test_warning_says_what_to_do(ends: Run) -> None:
+    """What leaked, what was done and what to do, and on which ranks, are in one line."""
+    line = f"LeakWarning: the test set the environment variable LEAKED; it was removed{ADVICE} (ranks 0-1)"
+    assert lines_with(ends.output, line)
 
 
 WIDER = """
@@ -519,7 +586,7 @@ def test_leaks_that_live_are_told_of(living: Run) -> None:
         "destroyed a process group that was there before it; the world is replaced (ranks 0-1)"
     ]
     assert {name.partition("[")[0] for name in leaks} <= {"test_many_groups"}
-    assert living.output.count("left a process group; destroyed before the next test (ranks 0-1)") >= 1
+    assert living.output.count(f"left a process group{DESTROYED}{ADVICE} (ranks 0-1)") >= 1
 
 
 @pytest.mark.parametrize("name", IN_ONE_WORLD)
@@ -542,6 +609,7 @@ LIGHTNING = """
 
     pytestmark = pytest.mark.distributed(2)
     NAMES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "NODE_RANK", "MASTER_ADDR", "MASTER_PORT")
+    NAMES += ("CUBLAS_WORKSPACE_CONFIG",)
     FIRST = {}
 
     @pytest.fixture(scope="module", autouse=True)
@@ -570,10 +638,16 @@ LIGHTNING = """
         trainer.fit(BoringModel())
         assert torch.are_deterministic_algorithms_enabled()
 
+    def test_benchmarks(trainer_factory):
+        trainer_factory(benchmark=True)
+        assert torch.backends.cudnn.benchmark
+
     def test_nothing_is_left(world):
+        assert not torch.backends.cudnn.benchmark
         assert {name: os.environ.get(name) for name in NAMES} == FIRST["environment"]
         assert os.environ["WORLD_SIZE"] == "2" and os.environ["RANK"] == str(world.rank)
-        assert not {"PL_GLOBAL_SEED", "PL_SEED_WORKERS", "CUBLAS_WORKSPACE_CONFIG"} & os.environ.keys()
+        assert not {"PL_GLOBAL_SEED", "PL_SEED_WORKERS"} & os.environ.keys()
+        assert os.environ.get("CUBLAS_WORKSPACE_CONFIG") == FIRST["environment"]["CUBLAS_WORKSPACE_CONFIG"]
         assert "OMP_NUM_THREADS" not in os.environ
         assert not torch.are_deterministic_algorithms_enabled()
         assert torch.get_num_threads() == FIRST["threads"] == 3
@@ -581,9 +655,14 @@ LIGHTNING = """
 """
 
 
-def test_what_lightning_sets_is_set_back_silently(run_once: RunOnce) -> None:
-    """Variables and settings of seed_everything and of a fit are gone after the test, and are no leak."""
-    run = run_once({"conftest.py": NOTES, "test_fit.py": LIGHTNING}, "-W", "error::lightning_disttest.LeakWarning")
+@pytest.mark.parametrize("env", [{}, {"CUBLAS_WORKSPACE_CONFIG": ":16:8"}], ids=["unset", "set before"])
+def test_what_lightning_sets_is_set_back_silently(run_once: RunOnce, env: dict[str, str]) -> None:
+    """Variables and settings of seed_everything and of a fit are gone after the test, and are no leak.
+
+    So it is where the variable that Lightning sets for determinism was set before the run.
+    """
+    files = {"conftest.py": NOTES, "test_fit.py": LIGHTNING}
+    run = run_once(files, "-W", "error::lightning_disttest.LeakWarning", env=env)
     assert run.returncode == 0, run.output
     assert run.outcomes["test_nothing_is_left"] == "passed"
     assert pids_of(run, "test_nothing_is_left") == pids_of(run, "test_first")

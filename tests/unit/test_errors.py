@@ -32,16 +32,18 @@ TEXTS: list[tuple[errors.DisttestError, str]] = [
     ),
     (
         errors.LeakWarning("set the environment variable A", "it was removed"),
-        "the test set the environment variable A; it was removed",
+        "the test set the environment variable A; it was removed. Undo it at the end of the test or of its fixture",
     ),
     (
-        errors.StateLeaked("t.py::a", 1, 2, [("set A", "it was removed"), ("left a thread", "the world is replaced")]),
+        errors.StateLeaked(
+            "t.py::a", 1, 2, [("set A", "it was removed"), ("left a thread", "the world is replaced")], "--an-option"
+        ),
         "t.py::a left something behind on rank 1 of 2, where the next test would find it:\n"
         "  - it set A; it was removed\n"
         "  - it left a thread; the world is replaced\n"
         "Undo it at the end of the test or of its fixture (monkeypatch undoes variables and the working directory). "
         "What several tests share belongs into a fixture of wider scope. "
-        "It is an error and no warning because of --disttest-strict-leaks.",
+        "It is an error and no warning because of --an-option.",
     ),
     (
         errors.InvalidCondition("min_gpus", "is not a condition"),

@@ -93,6 +93,45 @@ def test_adopting_before_the_first_test_does_nothing() -> None:
     assert isolation.end() == []
 
 
+class Broken(Box):
+    """A kind of state that cannot be set back."""
+
+    def undo(self, base: Values, now: Values) -> list[Leak]:
+        """Fail."""
+        raise KeyError("gone")
+
+
+def test_error_of_one_kind_of_state_does_not_keep_the_others() -> None:
+    """It is a leak that costs the world, and what comes after it is set back."""
+    broken, box = Broken(a=1), Box(a=1)
+    isolation = Isolation([broken, box])
+    isolation.begin()
+    broken.values["a"] = box.values["a"] = 2
+    first, second = isolation.end()
+    assert first == Leak("changed what cannot be set back (KeyError: 'gone')", "the world is replaced", undone=False)
+    assert second.undone
+    assert box.values == {"a": 1}
+
+
+def test_environment_that_is_replaced_is_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Variables that were set before and after it was replaced are gone, and os.environ is the genuine one again."""
+    genuine = os.environ
+    monkeypatch.setenv("DISTTEST_A", "old")
+
+    def change() -> None:
+        os.environ["DISTTEST_A"] = os.environ["DISTTEST_B"] = "1"
+        monkeypatch.setattr(os, "environ", {"DISTTEST_C": "1"})
+
+    assert leaks_after(Environment(), change) == [
+        "replaced os.environ",
+        "changed the environment variable DISTTEST_A",
+        "set the environment variable DISTTEST_B",
+    ]
+    assert os.environ is genuine
+    assert os.environ["DISTTEST_A"] == "old"
+    assert not {"DISTTEST_B", "DISTTEST_C"} & os.environ.keys()
+
+
 def test_environment_says_what_happened_to_each_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     """Variables are named in the order of their names, with no value: that may be a secret."""
     monkeypatch.setenv("DISTTEST_A", "old")
@@ -240,18 +279,54 @@ def test_default_device_is_none_again() -> None:
     assert torch_state._default_device(torch) is None
 
 
-@pytest.mark.parametrize(("variable", "said"), [("CUBLAS_WORKSPACE_CONFIG", 0), ("SOMETHING_ELSE", 1)])
-def test_determinism_of_lightning_is_told_by_its_variable(
-    variable: str, said: int, monkeypatch: pytest.MonkeyPatch
+def make_trainer(**arguments: Any) -> None:
+    """Make a Trainer and nothing else."""
+    from lightning.pytorch import Trainer
+
+    Trainer(accelerator="cpu", devices=1, logger=False, enable_checkpointing=False, **arguments)
+
+
+@pytest.fixture
+def settings() -> TorchSettings:
+    """Return the settings of torch, with those as they are now that Trainers may set."""
+    torch.use_deterministic_algorithms(False)
+    torch.backends.cudnn.benchmark = False
+    return TorchSettings()
+
+
+@pytest.mark.parametrize("before", [None, ":4096:8"])
+@pytest.mark.parametrize("arguments", [{"deterministic": True}, {"deterministic": "warn"}, {"benchmark": True}])
+def test_what_a_trainer_sets_is_set_back_silently(
+    settings: TorchSettings, arguments: dict[str, Any], before: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """``Trainer(deterministic=True)`` sets a variable too; a test that calls torch itself is told of."""
+    """Each Trainer, also where its variable has the value already that Lightning gives it."""
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", before or "")
+    if before is None:
+        monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG")
+    for _ in range(2):
+        assert leaks_after(settings, lambda: make_trainer(**arguments)) == []
+        assert not torch.are_deterministic_algorithms_enabled()
+        assert not torch.backends.cudnn.benchmark
+
+
+def test_what_a_test_sets_itself_is_told_of_after_trainers(
+    settings: TorchSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither an earlier Trainer that set the same nor the variable of Lightning is an excuse."""
     monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
+    for argument in ("deterministic", "benchmark"):
+        assert leaks_after(settings, lambda: make_trainer(**{argument: True})) == []  # noqa: B023  called at once
 
     def change() -> None:
-        monkeypatch.setenv(variable, ":4096:8")
+        monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.use_deterministic_algorithms(True)
+        torch.backends.cudnn.benchmark = True
+        make_trainer(benchmark=True)
 
-    assert len(leaks_after(TorchSettings(), change)) == said
+    assert leaks_after(settings, change) == [
+        "changed torch.use_deterministic_algorithms from (False, False) to (True, False)",
+        "changed torch.backends.cudnn.benchmark from False to True",
+    ]
     assert not torch.are_deterministic_algorithms_enabled()
 
 

@@ -27,6 +27,7 @@ _ABSENT = object()
 _ITIMER = "ITIMER_REAL"
 # pytest names the phase that runs in it.
 _CURRENT_TEST = b"PYTEST_CURRENT_TEST"
+_MAPPING = b""  # no variable has this name
 # What Lightning sets (seed_everything, Trainer.fit, its accelerators and loggers), then what torch sets.
 QUIET_VARIABLES = frozenset(
     (
@@ -102,16 +103,25 @@ class Isolation:
 
     def end(self) -> list[Leak]:
         """Set the state back to that of before the test; return what the test has left behind."""
-        leaks: list[Leak] = []
-        for aspect, base in zip(self._aspects, self._base, strict=False):
-            now = aspect.read()
-            if now != base:
-                leaks += aspect.undo(base, now)
-        return leaks
+        return [
+            leak for aspect, base in zip(self._aspects, self._base, strict=False) for leak in _set_back(aspect, base)
+        ]
+
+
+def _set_back(aspect: Aspect, base: Values) -> list[Leak]:
+    """Set one kind of state back. An error of that is a leak: the other kinds have to be set back all the same."""
+    try:
+        now = aspect.read()
+        return aspect.undo(base, now) if now != base else []
+    except Exception as error:  # noqa: BLE001  a test may have put anything into the place of what is read and written
+        return [Leak(f"changed what cannot be set back ({type(error).__name__}: {error})", REPLACED, undone=False)]
 
 
 class Environment:
-    """Environment variables. Those of launchers, and those that Lightning and torch set, are set back silently."""
+    """Environment variables. Those of launchers, and those that Lightning and torch set, are set back silently.
+
+    A test may put another mapping into the place of ``os.environ``: the genuine one is read and written, and put back.
+    """
 
     def __init__(self) -> None:
         self._environ: Any = os.environ
@@ -120,20 +130,24 @@ class Environment:
         """Return the variables by name, as bytes: decoding all of them takes a hundred times as long."""
         values: Values = dict(self._environ._data)
         values.pop(_CURRENT_TEST, None)
+        values[_MAPPING] = id(os.environ)
         return values
 
     def undo(self, base: Values, now: Values) -> list[Leak]:
         """Set, or remove, every variable that differs."""
         leaks = []
-        for key in sorted(base.keys() | now.keys()):
+        if base[_MAPPING] != now[_MAPPING]:
+            os.environ = self._environ  # noqa: B003  it is the one that sets variables of the process
+            leaks.append(Leak("replaced os.environ"))
+        for key in sorted((base.keys() | now.keys()) - {_MAPPING}):
             if base.get(key) == now.get(key):
                 continue
             name = os.fsdecode(key)
             verb, done = "changed" if key in now else "removed", _RESTORED
             if key in base:
-                os.environ[name] = os.fsdecode(base[key])
+                self._environ[name] = os.fsdecode(base[key])
             else:
-                del os.environ[name]
+                del self._environ[name]
                 verb, done = "set", "it was removed"
             if not (name in QUIET_VARIABLES or rendezvous.is_launcher_variable(name)):
                 leaks.append(Leak(f"{verb} the environment variable {name}", done))

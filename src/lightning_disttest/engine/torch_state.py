@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import operator
 import os
 import sys
@@ -44,13 +45,9 @@ _PRECISIONS = (
 )
 _DETERMINISTIC = "torch.use_deterministic_algorithms"
 _THREADS = "torch's number of threads"
-# What Lightning sets, in Trainer(deterministic=True) and in the fit of several ranks, together with a variable, by
-# which it is told from a call of the test.
-_SET_BY_LIGHTNING = {
-    _DETERMINISTIC: "CUBLAS_WORKSPACE_CONFIG",
-    "torch.backends.cudnn.benchmark": "CUBLAS_WORKSPACE_CONFIG",
-    _THREADS: "OMP_NUM_THREADS",
-}
+_BENCHMARK = "backends.cudnn.benchmark"
+# Lightning sets the number of threads in the fit of several ranks, together with this variable, which it leaves alone.
+_THREADS_VARIABLE = "OMP_NUM_THREADS"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +59,30 @@ class _Setting:
     write: Callable[[Any], object] | None
 
 
+# What functions under ``excuse`` have set, by the name of the setting: how many were set until then, and the value.
+_excused: dict[str, tuple[int, Any]] = {}
+_numbers = itertools.count()
+
+
+def excuse(genuine: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function, one of Lightning, such that what it sets is set back after the test, and is no leak."""
+
+    @functools.wraps(genuine)
+    def noting(*args: Any, **kwargs: Any) -> Any:
+        torch = sys.modules["torch"]
+        settings = [_deterministic(torch), *filter(None, [_attribute(torch, _BENCHMARK)])]
+        before = [setting.read() for setting in settings]
+        result = genuine(*args, **kwargs)
+        for setting, value in zip(settings, before, strict=True):
+            if (new := setting.read()) != value:
+                _excused[setting.name] = (next(_numbers), new)
+        return result
+
+    return noting
+
+
 class TorchSettings:
-    """The global settings of torch."""
+    """The global settings of torch. Those that Lightning has set are set back silently."""
 
     def __init__(self) -> None:
         self._settings: dict[str, _Setting] = {}
@@ -76,13 +95,12 @@ class TorchSettings:
         if not self._settings:
             self._settings = {setting.name: setting for setting in _settings_of(torch)}
         values = {name: setting.read() for name, setting in self._settings.items()}
-        for variable in _SET_BY_LIGHTNING.values():
-            values[variable] = os.environ.get(variable)
+        values[_THREADS_VARIABLE] = os.environ.get(_THREADS_VARIABLE)
+        values |= {_key_of_excused(name): noted for name, noted in _excused.items()}
         return values
 
     def undo(self, base: Values, now: Values) -> list[Leak]:
         """Set back what differs; what the base does not know was not there to be changed."""
-        by_lightning = {name for name, mark in _SET_BY_LIGHTNING.items() if now.get(mark) and not base.get(mark)}
         leaks = []
         for name, setting in self._settings.items():
             if name not in base or base[name] == now[name]:
@@ -90,10 +108,22 @@ class TorchSettings:
             if setting.write is not None:
                 setting.write(base[name])
             undone = setting.read() == base[name]
-            if name not in by_lightning or not undone:
+            if not undone or not _is_of_lightning(name, base, now):
                 what = f"changed {_difference(name, base[name], now[name])}"
                 leaks.append(Leak(what) if undone else Leak(what, REPLACED, undone=False))
         return leaks
+
+
+def _key_of_excused(name: str) -> tuple[str, str]:
+    return ("excused", name)
+
+
+def _is_of_lightning(name: str, base: Values, now: Values) -> bool:
+    """Tell whether Lightning has set a setting to what it is now, between the two states."""
+    if name == _THREADS:
+        return bool(now.get(_THREADS_VARIABLE)) and not base.get(_THREADS_VARIABLE)
+    noted = now.get(_key_of_excused(name))
+    return noted is not None and noted != base.get(_key_of_excused(name)) and noted[1] == now[name]
 
 
 def _difference(name: str, base: Any, now: Any) -> str:
