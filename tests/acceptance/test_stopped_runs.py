@@ -119,7 +119,7 @@ def test_hint_runs_the_test_alone(tmp_path: Path) -> None:
     header = collect(tmp_path).output
     (hint,) = lines_with(header, "to run this test alone: ")
     command = hint.partition("alone: ")[2]
-    assert command.startswith(f"cd {tmp_path}/sub && PL_RUN_STANDALONE_TESTS=1 python -m pytest '../{NAME}' "), hint
+    assert command.startswith(f"cd {tmp_path}/sub && python -m pytest '../{NAME}' "), hint
     again = run_in_shell(command, tmp_path, status=0)
     assert "= 1 passed in " in again, again
 

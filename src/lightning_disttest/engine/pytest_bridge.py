@@ -239,8 +239,17 @@ def command_for(item: pytest.Item) -> str:
             for name in action.option_strings
             if action.nargs != 0
         },
-        {o.environment: os.environ[o.environment] for o in OPTIONS if os.environ.get(o.environment)},
+        _variables_set(config),
     )
+
+
+def _variables_set(config: pytest.Config) -> dict[str, str]:
+    """Return the variables by which options of this package were set, not those that follow from its options."""
+    return {
+        option.environment: value
+        for option in OPTIONS
+        if (value := os.environ.get(option.environment)) and getattr(config.option, option.dest, None) is None
+    }
 
 
 def _config_file_option(config: pytest.Config, path: Path) -> list[str]:
