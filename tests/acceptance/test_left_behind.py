@@ -60,6 +60,15 @@ SOURCE = """
     def test_last_is_healthy():
         dist.barrier()
 """
+SHORT = """
+    import pytest
+    import torch.distributed as dist
+
+    @pytest.mark.distributed(2, timeout=10)
+    def test_short(world):
+        if world.rank == 0:
+            dist.barrier()
+"""
 _WAITED = "was still in call and waited for a rank that had come to the end of the test"
 
 
@@ -139,3 +148,10 @@ def test_all_that_wait_are_shown(run: Run) -> None:
 def test_next_test_has_a_healthy_world(run: Run) -> None:
     """The world is replaced."""
     assert run.outcome("test_last_is_healthy") == "passed"
+
+
+def test_time_limit_is_not_waited_for(run_once: RunOnce) -> None:
+    """A short limit is not waited for either, and is not what the report speaks of."""
+    text = run_once({"test_short.py": SHORT}).text("test_short")
+    assert lines_with(text, "rank 0 of 2", _WAITED, "<- the cause"), text
+    assert "time limit" not in text

@@ -11,7 +11,7 @@ from tests.guards.kinds import KINDS
 from tests.guards.page import PAGE, render
 from tests.guards.taken_out import NOTICED, find_missing, try_without
 
-_COLUMNS = "{:<5} {:<75} {:<70} {}"
+_COLUMNS = "{:<27} {:<75} {:<70} {}"
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -48,7 +48,8 @@ def _try(kind: Kind) -> bool:
         results.append(result)
         where = f"{guard.file.partition('/')[2]}: {guard.text}"
         for test in guard.tests:
-            _say(_COLUMNS.format(kind.letter, _cut(test.removeprefix("tests/"), 75), _cut(where, 70), result))
+            shown = _cut(test.removeprefix("tests/"), 75)
+            _say(_COLUMNS.format(f"{kind.letter}: {kind.name}", shown, _cut(where, 70), result))
     return all(result == NOTICED for result in results)
 
 

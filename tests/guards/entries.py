@@ -25,9 +25,10 @@ class Guard:
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of trouble: what hurts, what happens here, public reports of it, guards, and further tests."""
+    """A kind of trouble: letter, short name, what hurts, what happens here, public reports, guards, further tests."""
 
     letter: str
+    name: str
     hurts: str
     here: str
     reports: tuple[str, ...]

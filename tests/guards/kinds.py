@@ -23,9 +23,10 @@ def _guard(tests: tuple[str, ...], file: str, text: str, without: str) -> Guard:
 KINDS = (
     Kind(
         "A",
+        "one rank fails",
         "One rank fails or takes another branch, and the others hang.",
         "The test fails after a short grace with the error of that rank; the others are shown with their stacks and "
-        "are ended; the next test runs.",
+        "are ended; the next test runs. A rank that waits for one that has left the test is found before the limit.",
         ("Lightning-AI/pytorch-lightning#8130", "NVIDIA/Megatron-LM#4139"),
         (
             _guard(
@@ -34,16 +35,24 @@ KINDS = (
                 "return self._grace_after(report)",
                 "return None",
             ),
+            _guard(
+                _acceptance("test_left_behind.py::test_time_limit_is_not_waited_for"),
+                "engine/testrun.py",
+                "return Fate.STRANDED",
+                "pass",
+            ),
         ),
         _acceptance(
             "test_one_rank_fails.py::test_the_failure_is_told",
             "test_one_rank_fails.py::test_the_failure_of_a_launched_rank_is_told",
             "test_one_rank_fails.py::test_the_run_goes_on",
             "test_failures.py::test_time_limit_shows_where_a_rank_hangs",
+            "test_left_behind.py::test_rank_with_one_more_collective",
         ),
     ),
     Kind(
         "B",
+        "hidden failure",
         "The failure that matters is invisible: on another rank, behind a signal, without a stack.",
         "All ranks are watched at once. The report has the error, the stack or the last output of each, the cause "
         "first; what others say of a lost connection comes after it.",
@@ -56,9 +65,9 @@ KINDS = (
                 "severity = 0",
             ),
             _guard(
-                _acceptance("test_shown.py::test_stacks_reach_into_inner_runs"),
-                "engine/testrun.py",
-                "self._supervisor.take_stacks([progress.handle for progress in unfinished])",
+                _acceptance("test_waiting.py::test_without_py_spy_the_rest_is_there"),
+                "engine/inspection.py",
+                "supervisor.take_stacks([handle for handle, sight in sights.items() if not sight.is_stopped])",
                 "pass",
             ),
             _guard(
@@ -74,26 +83,35 @@ KINDS = (
             "test_other_harnesses.py::test_a_death_is_told_at_once",
             "test_other_harnesses.py::test_the_first_in_time_is_the_cause",
             "test_shown.py::test_any_exception_arrives",
+            "test_shown.py::test_stacks_reach_into_inner_runs",
+            "test_waiting.py::test_held_interpreter_is_told_with_native_stacks",
         ),
     ),
     Kind(
         "C",
+        "false pass",
         "A rank that failed, died or never ran the test is reported as a pass.",
-        "The end of every rank counts: its exit code, its signal, a status after the test. A skip is a skip, a run in "
-        "which nothing was selected fails, and a rerun hides no failure.",
+        "The end of every rank counts: its exit code, its signal, a status after the test, and so does a report that "
+        "it did not make. A skip is a skip, a run in which nothing was selected fails, and a rerun hides no failure.",
         ("pytorch/pytorch#56390", "Lightning-AI/pytorch-lightning#10857"),
         (
             _guard(
                 _acceptance("test_xdist.py::test_a_rank_that_is_killed"),
                 "reporting/verdict.py",
-                "{Fate.DIED: Kind.DEATH, Fate.TIMED_OUT: Kind.TIME_LIMIT, Fate.WAITED: Kind.WAITING}",
-                "{Fate.TIMED_OUT: Kind.TIME_LIMIT, Fate.WAITED: Kind.WAITING}",
+                "Fate.DIED: Kind.DEATH,",
+                "",
             ),
             _guard(
                 _unit("test_verdict.py::test_skipped_when_all_ranks_skipped"),
                 "reporting/verdict.py",
                 'return PhaseVerdict("skipped", skip=skipped[0].longrepr)',
                 'return PhaseVerdict("passed")',
+            ),
+            _guard(
+                _acceptance("test_failures.py::test_a_rank_without_a_report_is_no_pass"),
+                "engine/testrun.py",
+                "progress.unreported = _unreported(progress, setup_only=self._setup_only)",
+                "pass",
             ),
             _guard(
                 _acceptance("test_standalone.py::test_nothing_ran_is_a_failure"),
@@ -115,6 +133,7 @@ KINDS = (
     ),
     Kind(
         "D",
+        "ports and stores",
         "Ports and stores collide: a guessed port is taken, a store file is a stale one.",
         "Every world has a store of its own on a new path, which is removed with it, and a port that is held for it. "
         "All ranks of a test have ended before the next one begins.",
@@ -144,6 +163,7 @@ KINDS = (
     ),
     Kind(
         "E",
+        "launchers",
         "A launcher starts pytest again, or the world never forms.",
         "A body runs once on each rank and nowhere else. A strategy that would start pytest again is answered in "
         "standalone tests, and is an error that names the mark in others.",
@@ -165,6 +185,7 @@ KINDS = (
     ),
     Kind(
         "F",
+        "pickling and imports",
         "Tests can not be pickled, can not be imported again, or their patches do not reach the processes.",
         "Nothing is pickled: ranks are forked from a process that has imported the tests, and run test and fixtures "
         "themselves. A rank that can not start is an error with its text.",
@@ -194,10 +215,18 @@ KINDS = (
     ),
     Kind(
         "G",
+        "leaking state",
         "State leaks from test to test: process groups, variables of launchers.",
-        "Ranks see no variables of another launcher. A world whose group a test has destroyed is replaced.",
+        "What a test changes in its world is set back after it, and the test is named. Ranks see no variables of "
+        "another launcher. A world whose group a test has destroyed is replaced.",
         ("Lightning-AI/pytorch-lightning#5651", "NovaSky-AI/SkyRL#1806"),
         (
+            _guard(
+                _acceptance("test_isolation.py::test_change_is_undone_in_the_same_processes[set variable]"),
+                "engine/leak_guard.py",
+                "self._leaks = self._isolation.end()",
+                "self._leaks = []",
+            ),
             _guard(
                 _acceptance("test_bad_input.py::test_hostile_environment_changes_nothing"),
                 "engine/rank.py",
@@ -211,13 +240,19 @@ KINDS = (
                 "pass",
             ),
         ),
-        _acceptance("test_bad_input.py::test_second_process_group", "test_worlds.py::test_dynamic_worlds_are_new"),
+        _acceptance(
+            "test_isolation.py::test_leak_is_told_of_once_at_its_test",
+            "test_isolation.py::test_what_lightning_sets_is_set_back_silently",
+            "test_bad_input.py::test_second_process_group",
+            "test_worlds.py::test_dynamic_worlds_are_new",
+        ),
     ),
     Kind(
         "H",
+        "orphans and time limits",
         "Orphans and zombies are left, and time limits do not end what they should.",
-        "Whatever ends, a test, a rank or pytest itself by kill -9, every process below it ends too; Ctrl-C lets "
-        "fixtures end.",
+        "Whatever ends, a test, a rank or pytest itself by kill -9, every process below it ends too. Ctrl-C and "
+        "SIGTERM let fixtures end. The run after one that was stopped names the test that ran.",
         ("Lightning-AI/pytorch-lightning#2913", "pytest-dev/pytest-timeout#72"),
         (
             _guard(
@@ -232,6 +267,18 @@ KINDS = (
                 "self._supervisor.signal(handle, signal.SIGINT, group=False)",
                 "pass",
             ),
+            _guard(
+                _acceptance("test_interrupts.py::test_sigterm[alone]"),
+                "engine/termination.py",
+                "signal.signal(signal.SIGTERM, self.handle)",
+                "pass",
+            ),
+            _guard(
+                _acceptance("test_stopped_runs.py::test_killed_in_the_middle_of_a_test[alone]"),
+                "engine/journal.py",
+                "self._nodeid, self._ranks = nodeid, ranks",
+                "return",
+            ),
         ),
         _acceptance(
             "test_endings.py::test_ctrl_c",
@@ -242,6 +289,7 @@ KINDS = (
     ),
     Kind(
         "I",
+        "early devices",
         "A device runtime is started too early, and no process forked from there can use it.",
         "Ranks are forked before any test runs. If test modules have started CUDA, XLA or a pool of threads at import, "
         "tests on ranks are errors that name these modules; this package itself touches no device.",
@@ -270,6 +318,7 @@ KINDS = (
     ),
     Kind(
         "J",
+        "files",
         "Files: each rank has another tmp_path, or removes what others read; reports are overwritten.",
         "All ranks of a test share its tmp_path, which is there until the last one is done. There is one JUnit file "
         "with one entry per test. No hidden barrier makes a race for a folder pass.",
@@ -290,6 +339,7 @@ KINDS = (
     ),
     Kind(
         "K",
+        "output",
         "Output of ranks is lost, doubled or mixed, or blocks them when a pipe is full.",
         "What a failed rank wrote and logged is in the report, with its number; with -s it is shown live. A test has "
         "one line, and no reporting hook runs on ranks.",
@@ -316,6 +366,7 @@ KINDS = (
     ),
     Kind(
         "L",
+        "coverage",
         "Coverage of what ranks run is lost.",
         "Lines that ranks run are covered as if they had run in one process; without coverage nothing is measured.",
         ("coveragepy/coveragepy#1050", "pytorch/rl#3975"),
@@ -331,6 +382,7 @@ KINDS = (
     ),
     Kind(
         "M",
+        "too few devices",
         "More ranks are asked for than there are devices or cores.",
         "Of several world sizes those are skipped that need more GPUs than are visible, with both numbers; ranks share "
         "the cores.",
@@ -350,6 +402,7 @@ KINDS = (
     ),
     Kind(
         "N",
+        "slow or stale ranks",
         "Starting ranks for each test is slow, and ranks that are used again carry over failures, grow or hang.",
         "A static world is made once and serves all its tests; after a failure it is replaced; its end has a limit.",
         ("Lightning-AI/torchmetrics#1544", "NVIDIA/TensorRT-LLM#15777"),
@@ -376,9 +429,10 @@ KINDS = (
     ),
     Kind(
         "O",
+        "one test alone",
         "One test or one rank is hard to look at by itself.",
-        "The id of a test is enough to run it alone on its ranks. A debugger on a rank, which has no terminal, fails "
-        "its test and leaves nobody stuck.",
+        "The report of a failure prints the one command that runs that test again, alone and as it ran. A debugger on "
+        "a rank, which has no terminal, fails its test and leaves nobody stuck.",
         ("Lightning-AI/pytorch-lightning#21667", "pytorch/pytorch#154563"),
         (
             _guard(
@@ -386,6 +440,12 @@ KINDS = (
                 "engine/rank.py",
                 "pytest_in_rank.name_single_test(item)",
                 "pass",
+            ),
+            _guard(
+                _acceptance("test_run_alone.py::test_command_runs_exactly_that_test[standalone by variable]"),
+                "reporting/merge.py",
+                "report.longrepr = _add_command(describe_failure(verdict, frame, finished), frame.command)",
+                "report.longrepr = describe_failure(verdict, frame, finished)",
             ),
         ),
         _acceptance(
@@ -395,6 +455,7 @@ KINDS = (
     ),
     Kind(
         "Q",
+        "results stay behind",
         "Results stay in the processes: asserts see the launching process's copy.",
         "The body runs on the ranks, so its asserts see the real objects; values that ranks record are compared.",
         ("Lightning-AI/pytorch-lightning#10896", "Lightning-AI/pytorch-lightning#7916"),
@@ -412,6 +473,7 @@ KINDS = (
     ),
     Kind(
         "R",
+        "other tests on each rank",
         "Ids or the order of tests differ from process to process.",
         "Tests are collected once; ranks are told which one to run, and have the same parameters and hash seed.",
         ("tenstorrent/tt-metal#36910", "torch-spyre/torch-spyre#2792"),

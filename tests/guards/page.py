@@ -28,7 +28,7 @@ def _row(kind: Kind) -> str:
     hurts = f"{kind.hurts} ({', '.join(kind.reports)})"
     guarded = dict.fromkeys(test for guard in kind.guards for test in guard.tests)
     tests = [f"**`{_short(test)}`**" if test in guarded else f"`{_short(test)}`" for test in kind.tests]
-    return f"| {kind.letter} | {hurts} | {kind.here} | {'<br>'.join(tests)} |"
+    return f"| {kind.letter}: {kind.name} | {hurts} | {kind.here} | {'<br>'.join(tests)} |"
 
 
 def _short(test: str) -> str:

@@ -20,13 +20,15 @@ KEEPS = "self.messages = tuple(messages)"
 
 def kind_of(*guards: Guard) -> Kind:
     """Return a kind with these guards."""
-    return Kind("X", "", "", (), guards)
+    return Kind("X", "a name", "", "", (), guards)
 
 
 def test_every_kind_has_an_entry() -> None:
-    """Each kind is there once, in order, with what hurts, what happens here, a report and a guard."""
+    """Each kind is there once, in order, with a name, what hurts, what happens here, a report and a guard."""
     assert "".join(kind.letter for kind in KINDS) == LETTERS
-    assert [kind.letter for kind in KINDS if not (kind.hurts and kind.here and kind.reports and kind.guards)] == []
+    assert len({kind.name for kind in KINDS}) == len(LETTERS)
+    whole = [all((kind.name, kind.hurts, kind.here, kind.reports, kind.guards)) for kind in KINDS]
+    assert whole == [True] * len(LETTERS)
 
 
 def test_every_guard_is_where_it_is_said_to_be() -> None:
@@ -138,4 +140,6 @@ def test_program_tells_what_is_wrong(monkeypatch: pytest.MonkeyPatch, capsys: py
     assert "has this text 0 times, not once: no such text" in capsys.readouterr().out
     monkeypatch.setattr("tests.guards.__main__.KINDS", (kind_of(Guard((QUICK,), ERRORS, KEEPS, KEEPS)),))
     assert main(["X"]) == 1
-    assert f"not noticed by {QUICK}" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert f"not noticed by {QUICK}" in out
+    assert "\nX: a name " in out
