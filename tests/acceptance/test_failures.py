@@ -285,3 +285,46 @@ def test_rank_output_option(run_once: RunOnce, choice: str, shown: list[str]) ->
         assert found == [f"Q{cause}"]
     else:
         assert found == shown
+
+
+def test_a_rank_without_a_report_is_no_pass(run_once: RunOnce) -> None:
+    """Hooks that keep the report of a phase back on a rank make no pass of its failure; --setup-only wants no call."""
+    files = {
+        "conftest.py": """
+            import os
+            import pytest
+
+            @pytest.hookimpl(wrapper=True)
+            def pytest_runtest_protocol():
+                try:
+                    return (yield)
+                except RuntimeError:
+                    return True
+
+            @pytest.hookimpl(wrapper=True)
+            def pytest_runtest_makereport(item, call):
+                report = yield
+                place = item.name.removeprefix("test_")
+                if call.when == place and os.environ.get("RANK") == "1":
+                    raise RuntimeError("no report")
+                return report
+        """,
+        "test_silent.py": """
+            import pytest
+
+            pytestmark = pytest.mark.distributed(2)
+
+            def test_setup(world): assert world.rank == 0
+            def test_call(world): assert world.rank == 0
+            def test_teardown(): pass
+            def test_next(): pass
+        """,
+    }
+    run = run_once(files)
+    expected = {"test_setup": "error", "test_call": "failed", "test_teardown": "error", "test_next": "passed"}
+    assert run.outcomes == expected, run.output
+    for place in ("setup", "call", "teardown"):
+        said = f"came to the end of the test, but sent no report of its {place}: a hook has kept it back"
+        assert lines_with(run.text(f"test_{place}"), "rank 1 of 2", said, "<- the cause"), run.output
+    only = run_once({"test_silent.py": files["test_silent.py"]}, "--setup-only")
+    assert set(only.outcomes.values()) == {"passed"}, only.output

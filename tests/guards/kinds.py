@@ -276,7 +276,7 @@ KINDS = (
             _guard(
                 _acceptance("test_stopped_runs.py::test_killed_in_the_middle_of_a_test[alone]"),
                 "engine/journal.py",
-                "self._nodeid, self._ranks = nodeid, ranks",
+                "self._nodeid, self._command, self._ranks = nodeid, command, ranks",
                 "return",
             ),
         ),
