@@ -57,6 +57,25 @@ DURING_A_TEST = """
     @pytest.mark.distributed(2)
     def test_never(): pass
 """
+# The main process of pytest-xdist hears of a test later than the rank that goes on with the next one.
+AFTER_A_REPORT = {
+    "conftest.py": """
+        import os
+        import pytest
+
+        @pytest.hookimpl(trylast=True)
+        def pytest_runtest_logreport(report):
+            if report.when == "teardown" and "PYTEST_XDIST_WORKER" not in os.environ:
+                open("reported", "w").close()
+    """,
+    "test_it.py": DURING_A_TEST.replace("import threading", "import threading, time").replace(
+        '(pytestconfig.rootpath / "ready").touch()',
+        """
+        while not (pytestconfig.rootpath / "reported").exists():
+            time.sleep(0.01)
+        (pytestconfig.rootpath / "ready").touch()""",
+    ),
+}
 HANGS_AT_ITS_END = """
     import signal, threading
     import pytest
@@ -211,7 +230,7 @@ def wait_for(path: Path, running: Running) -> None:
 @pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["alone", "workers"])
 def test_ctrl_c_once(tmp_path: Path, workers: tuple[str, ...]) -> None:
     """During a test on ranks: their fixtures end, the summary and JUnit have what was run before, exit code 2."""
-    ended = strike(tmp_path, {"test_it.py": DURING_A_TEST}, {"ready": _INT}, *workers, "--dist=loadfile")
+    ended = strike(tmp_path, AFTER_A_REPORT, {"ready": _INT}, *workers, "--dist=loadfile")
     assert ended.status == pytest.ExitCode.INTERRUPTED, ended.output
     assert ended.outcomes.get("test_before") == "passed", ended.output
     assert "test_never" not in ended.outcomes
@@ -278,9 +297,7 @@ def test_signal_while_a_world_retires(tmp_path: Path, signum: signal.Signals, st
 @pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["alone", "workers"])
 def test_sigterm(tmp_path: Path, workers: tuple[str, ...]) -> None:
     """SIGTERM to pytest alone ends the run in order, and the text says so and names the test."""
-    ended = strike(
-        tmp_path, {"test_it.py": DURING_A_TEST}, {"ready": _TERM}, *workers, "--dist=loadfile", "-rA", group=False
-    )
+    ended = strike(tmp_path, AFTER_A_REPORT, {"ready": _TERM}, *workers, "--dist=loadfile", "-rA", group=False)
     assert ended.status == _SIGTERM_STATUS, ended.output
     assert ended.outcomes.get("test_before") == "passed", ended.output
     assert lines_with(ended.output, "RunTerminated: SIGTERM ended the run in test_it.py::test_waits"), ended.output
