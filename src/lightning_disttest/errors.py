@@ -204,6 +204,16 @@ class LaunchFailed(DisttestError, RuntimeError):
         super().__init__(f"the other ranks of this standalone test could not be started: {reason}")
 
 
+class WarmInterpreterLost(DisttestError, RuntimeError):
+    """Raised when the interpreter from which ``ddp_spawn`` starts its processes quickly does not answer."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(
+            "no process could be started from the warm interpreter, in which torch and Lightning are imported already: "
+            f"{reason}. With --disttest-real-spawn each process starts from a new interpreter, as without the plugin."
+        )
+
+
 class WorldMismatch(DisttestError, ValueError):
     """Raised by ``trainer_factory`` when its arguments do not fit the world of the test."""
 

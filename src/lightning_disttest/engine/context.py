@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Callable
 
     from lightning_disttest.engine.messages import FromRank
@@ -25,6 +26,7 @@ class RankContext:
         nodeid: the test that runs.
         send: sends a message to the controller.
         launch: asks the controller for further ranks that run the same test, one per environment; returns pids.
+        connect_warm: asks the controller for a connection to the interpreter that has imported these modules.
     """
 
     rank: int
@@ -36,6 +38,7 @@ class RankContext:
     nodeid: str
     send: Callable[[FromRank], None]
     launch: Callable[[list[dict[str, str]]], list[int]]
+    connect_warm: Callable[[list[str]], socket.socket]
 
 
 _current: RankContext | None = None

@@ -1,6 +1,6 @@
 """The messages between controller, zygote and ranks: frozen, typed, plain data on the wire.
 
-Four directions, one union each. A message travels as one JSON object ``{"type": name, ...fields}``, so nothing is
+Six directions, one union each. A message travels as one JSON object ``{"type": name, ...fields}``, so nothing is
 ever pickled and a field can only hold plain data.
 """
 
@@ -90,6 +90,54 @@ class RanksLaunched:
 
 
 @dataclass(frozen=True, slots=True)
+class ConnectionGiven:
+    """Controller to rank: the answer to ``WarmProcessWanted``. The connection travels with it; or why there is none."""
+
+    problem: str
+
+
+@dataclass(frozen=True, slots=True)
+class ServeConnection:
+    """Controller to the warm interpreter: somebody wants a process. An end of the connection travels with it."""
+
+
+@dataclass(frozen=True, slots=True)
+class SpawnWarm:
+    """To the warm interpreter: fork a process in this environment; its ``files`` descriptors come before or with it."""
+
+    environment: dict[str, str]
+    umask: int
+    files: int
+
+
+@dataclass(frozen=True, slots=True)
+class FilesPassed:
+    """To the warm interpreter: some of the files of the process that will be asked for; they travel with it."""
+
+
+@dataclass(frozen=True, slots=True)
+class SignalProcess:
+    """To the warm interpreter: send a signal to the process of this connection."""
+
+    signum: int
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessSpawned:
+    """From the warm interpreter: the process has this pid; or why there is none."""
+
+    pid: int
+    problem: str
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessEnded:
+    """From the warm interpreter: the process was reaped; ``status`` is that of ``os.waitpid``."""
+
+    status: int
+
+
+@dataclass(frozen=True, slots=True)
 class ReportMade:
     """Rank to controller: one report of pytest, made serialisable by pytest itself."""
 
@@ -143,6 +191,13 @@ class LaunchRanks:
     """Rank to controller: a launcher wants further ranks, one per environment, for the item that runs."""
 
     environments: list[dict[str, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class WarmProcessWanted:
+    """Rank to controller: a launcher wants a connection to the interpreter that has imported ``modules``."""
+
+    modules: list[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,7 +267,9 @@ class Retired:
 
 ToZygote = ForkRank | SignalRank
 FromZygote = RankForked | ForkFailed | RankEnded
-ToRank = RunItem | Retire | RanksLaunched
+ToRank = RunItem | Retire | RanksLaunched | ConnectionGiven
+ToWarmInterpreter = ServeConnection | SpawnWarm | FilesPassed | SignalProcess
+FromWarmInterpreter = ProcessSpawned | ProcessEnded
 AboutItem = (
     ReportMade
     | PhasePassed
@@ -220,6 +277,7 @@ AboutItem = (
     | ValueRecorded
     | SuitePropertyRecorded
     | LaunchRanks
+    | WarmProcessWanted
     | PeerSignalled
     | FixturesFailed
     | ItemFinished
@@ -228,7 +286,7 @@ AboutItem = (
     | Retired
 )
 FromRank = AboutItem | WhereTold
-Message = ToZygote | FromZygote | ToRank | FromRank
+Message = ToZygote | FromZygote | ToRank | FromRank | ToWarmInterpreter | FromWarmInterpreter
 
 MESSAGES: dict[str, type[Any]] = {
     cls.__name__: cls
@@ -241,12 +299,20 @@ MESSAGES: dict[str, type[Any]] = {
         RunItem,
         Retire,
         RanksLaunched,
+        ConnectionGiven,
+        ServeConnection,
+        SpawnWarm,
+        FilesPassed,
+        SignalProcess,
+        ProcessSpawned,
+        ProcessEnded,
         ReportMade,
         PhasePassed,
         WarningRecorded,
         ValueRecorded,
         SuitePropertyRecorded,
         LaunchRanks,
+        WarmProcessWanted,
         PeerSignalled,
         WhereTold,
         FixturesFailed,

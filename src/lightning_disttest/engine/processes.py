@@ -14,7 +14,7 @@ import time
 import traceback
 import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import psutil
 
@@ -60,6 +60,11 @@ def die_with_parent(parent: int, signum: int = signal.SIGKILL) -> None:
     _prctl(_PR_SET_PDEATHSIG, signum)
     if os.getppid() != parent:
         os._exit(0)
+
+
+def leave(*_: object) -> NoReturn:
+    """Leave in order, as the handler of a signal: a loop that is in ``try`` ends what it has started."""
+    raise SystemExit(0)
 
 
 def become_subreaper() -> None:
@@ -111,6 +116,33 @@ def signal_process(pid: int, signum: int, *, group: bool = False) -> None:
             os.killpg(pid, signum)
         else:
             os.kill(pid, signum)
+
+
+class EndOfChildren:
+    """A file that becomes readable when a child of this process has ended, for a loop that waits on files."""
+
+    def __init__(self) -> None:
+        self._read, self._write = os.pipe()
+        os.set_blocking(self._read, False)
+        os.set_blocking(self._write, False)
+        signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+
+    def fileno(self) -> int:
+        """Return the descriptor to wait on."""
+        return self._read
+
+    def drain(self) -> None:
+        """Take note: from now on the next end counts."""
+        with contextlib.suppress(BlockingIOError):
+            os.read(self._read, 4096)
+
+    def forget(self) -> None:
+        """Undo all of it, in a child that was just forked."""
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        os.close(self._read)
+        os.close(self._write)
 
 
 def has_ended(pid: int) -> bool:

@@ -29,6 +29,7 @@ from lightning_disttest.engine.channel import Channel
 from lightning_disttest.engine.context import RankContext, enter_rank
 from lightning_disttest.engine.leak_guard import LeakGuard
 from lightning_disttest.engine.messages import (
+    ConnectionGiven,
     FixturesFailed,
     ForkRank,
     FromRank,
@@ -40,9 +41,10 @@ from lightning_disttest.engine.messages import (
     Retire,
     Retired,
     RunItem,
+    WarmProcessWanted,
     WhereTold,
 )
-from lightning_disttest.errors import LaunchFailed
+from lightning_disttest.errors import LaunchFailed, WarmInterpreterLost
 from lightning_disttest.settings import SETTINGS
 
 if TYPE_CHECKING:
@@ -70,6 +72,7 @@ class Rank:
             nodeid="",
             send=self.send,
             launch=self._launch,
+            connect_warm=self._connect_warm,
         )
         self._leaks: LeakGuard | None = None
         if request.kind == "static":  # the others end after their test
@@ -187,6 +190,13 @@ class Rank:
         if not isinstance(answer, RanksLaunched) or answer.problem:
             raise LaunchFailed(answer.problem if isinstance(answer, RanksLaunched) else "pytest has ended")
         return answer.pids
+
+    def _connect_warm(self, modules: list[str]) -> socket.socket:
+        self.send(WarmProcessWanted(modules))
+        answer = self._channel.receive()
+        if not isinstance(answer, ConnectionGiven) or answer.problem:
+            raise WarmInterpreterLost(answer.problem if isinstance(answer, ConnectionGiven) else "pytest has ended")
+        return socket.socket(fileno=self._channel.fds.pop(0))
 
 
 def rank_main(session: pytest.Session, request: ForkRank, fds: RankFds) -> int:

@@ -75,10 +75,10 @@ class RankHandle:
     answer: WhereTold | None = None
     inbox: collections.deque[tuple[int, float, Event]] = field(default_factory=collections.deque)
 
-    def send(self, message: ToRank) -> None:
-        """Send a message; a rank that is gone says so by its end, not here."""
+    def send(self, message: ToRank, fds: tuple[int, ...] = ()) -> None:
+        """Send a message, and descriptors with it; a rank that is gone says so by its end, not here."""
         with contextlib.suppress(OSError):
-            self.channel.send(message)
+            self.channel.send(message, fds)
 
 
 class Supervisor:

@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from lightning_disttest.engine import processes, pytest_bridge
+from lightning_disttest.engine import processes, pytest_bridge, requests
 from lightning_disttest.engine.inspection import NOT_LOOKED_AT, Sight, look_at, look_into
 from lightning_disttest.engine.messages import (
     FixturesFailed,
@@ -16,19 +16,18 @@ from lightning_disttest.engine.messages import (
     LaunchRanks,
     PeerSignalled,
     PhasePassed,
-    RanksLaunched,
     ReportMade,
     Retire,
     Retired,
     RunItem,
     SuitePropertyRecorded,
     ValueRecorded,
+    WarmProcessWanted,
     WarningRecorded,
 )
 from lightning_disttest.engine.patience import Patience
 from lightning_disttest.engine.supervisor import Ended, Event, RankHandle, Silenced, Supervisor
 from lightning_disttest.engine.worlds import describe_staying
-from lightning_disttest.errors import DisttestError
 from lightning_disttest.reporting.stories import PHASES, Fate, RankStory, is_subreport, is_xfailed
 from lightning_disttest.reporting.waiting import describe_quiet, waits_in_vain
 
@@ -39,7 +38,6 @@ if TYPE_CHECKING:
     from lightning_disttest.settings import Settings
 
 End = Ended | Silenced | Interrupted | JoinFailed
-_LAUNCH_S = 10.0
 _LEAVE_S = 10.0
 _SKIP_GRACE_S = 5.0
 _SUSPICION_S = 0.5  # a rank that others have left behind is found after twice that
@@ -230,7 +228,10 @@ class TestRun:
             case FixturesFailed():
                 self._inherited += [f"rank {progress.handle.rank}:\n{text}" for text in event.problems]
             case LaunchRanks():
-                self._launch(progress.handle, event)
+                new = requests.launch(self._supervisor, self._pool, self._world, progress.handle, event, self._message)
+                self._ranks += [_Progress(handle) for handle in new]
+            case WarmProcessWanted():
+                requests.give_connection(progress.handle, event)
             case PeerSignalled():
                 self._note_signal(progress, event)
             case Retired():
@@ -276,19 +277,6 @@ class TestRun:
         # A rank that was interrupted still ends its fixtures.
         progress.dead |= isinstance(event, (Ended, JoinFailed))
         return self._grace
-
-    def _launch(self, handle: RankHandle, event: LaunchRanks) -> None:
-        try:
-            grown = [self._pool.grow(self._world, environment) for environment in event.environments]
-        except (DisttestError, ValueError) as error:
-            handle.send(RanksLaunched([], str(error)))
-            return
-        for new in grown:
-            new.send(self._message)
-            self._ranks.append(_Progress(new))
-        started = self._supervisor.wait_until(lambda: all(new.pid for new in grown), _LAUNCH_S)
-        pids = [new.pid for new in grown] if started else []
-        handle.send(RanksLaunched(pids, "" if started else f"no process after {_LAUNCH_S:g} s"))
 
     def _let_leave(self) -> None:
         """Let the ranks of a world that is used once end by themselves, so that their exit statuses count.

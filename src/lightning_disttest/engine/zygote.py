@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import selectors
 import signal
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 from lightning_disttest.engine import processes
 from lightning_disttest.engine.messages import ForkFailed, ForkRank, FromZygote, RankEnded, RankForked, SignalRank
@@ -27,11 +26,10 @@ class Zygote:
         self._control = control
         self._rank_main = rank_main
         self._tokens: dict[int, int] = {}
-        self._wake_read, self._wake_write = os.pipe()
+        self._ended = processes.EndOfChildren()
 
     def run(self) -> int:
         """Fork, signal and reap as the controller asks; return the exit status."""
-        self._listen_to_children()
         try:
             self._loop()
         except SystemExit:
@@ -44,22 +42,12 @@ class Zygote:
     def _loop(self) -> None:
         with selectors.DefaultSelector() as selector:
             selector.register(self._control, selectors.EVENT_READ)
-            selector.register(self._wake_read, selectors.EVENT_READ)
+            selector.register(self._ended, selectors.EVENT_READ)
             while not self._control.closed:
                 selector.select()
-                self._drain_wakeups()
+                self._ended.drain()
                 self._serve()
                 self._reap_ended()
-
-    def _listen_to_children(self) -> None:
-        os.set_blocking(self._wake_read, False)
-        os.set_blocking(self._wake_write, False)
-        signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
-        signal.signal(signal.SIGCHLD, lambda *_: None)
-
-    def _drain_wakeups(self) -> None:
-        with contextlib.suppress(BlockingIOError):
-            os.read(self._wake_read, 4096)
 
     def _serve(self) -> None:
         messages = self._control.receive_available()
@@ -99,12 +87,9 @@ class Zygote:
 
     def _become_rank(self, zygote: int, request: ForkRank, fds: RankFds) -> int:
         processes.die_with_parent(zygote)
-        signal.set_wakeup_fd(-1)
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        self._ended.forget()
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         self._control.close()
-        os.close(self._wake_read)
-        os.close(self._wake_write)
         return self._rank_main(request, fds)
 
     def _signal_rank(self, request: SignalRank) -> None:
@@ -129,10 +114,6 @@ class Zygote:
         processes.kill_orphans(keep=(), owner=None)
 
 
-def _leave(*_: object) -> NoReturn:
-    raise SystemExit(0)
-
-
 def zygote_main(control: Channel, controller: int, prepare: Callable[[], None], rank_main: RankMain) -> int:
     """Run the zygote; ``prepare`` detaches it from what belongs to the controller alone.
 
@@ -141,7 +122,7 @@ def zygote_main(control: Channel, controller: int, prepare: Callable[[], None], 
     """
     os.setsid()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, _leave)
+    signal.signal(signal.SIGTERM, processes.leave)
     # Not SIGKILL: when the controller is killed, what the ranks have started is to be ended too.
     processes.die_with_parent(controller, signal.SIGTERM)
     processes.become_subreaper()
