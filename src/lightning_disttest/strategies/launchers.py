@@ -74,7 +74,10 @@ def _patch(module: ModuleType) -> None:
         rank = current_rank()
         if self.num_processes == 1 or _command_is_mocked():
             genuine(self)
-        elif rank is not None and rank.kind == "standalone":
+            return
+        if hasattr(self, "_check_can_spawn_children"):
+            self._check_can_spawn_children()  # what is wrong with the test's own environment goes before our refusal
+        if rank is not None and rank.kind == "standalone":
             _launch(self, rank)
         else:
             raise _refusal(self, rank)
@@ -104,8 +107,6 @@ def _command_is_mocked() -> bool:
 def _launch(launcher: Any, rank: RankContext) -> None:
     """Do what the launcher's method does, with ranks of ours in place of further runs of the command line."""
     environment = launcher.cluster_environment
-    if hasattr(launcher, "_check_can_spawn_children"):
-        launcher._check_can_spawn_children()
     os.environ.setdefault("MASTER_PORT", str(rank.port))
     os.environ["MASTER_ADDR"] = environment.main_address
     os.environ["MASTER_PORT"] = str(environment.main_port)
