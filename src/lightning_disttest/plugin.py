@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -199,8 +200,12 @@ def _with_controller(session: pytest.Session) -> Generator[None, object, object]
 
 
 def pytest_unconfigure() -> None:
-    """Leave torch as it was in a process that goes on, also when the run ended before its loop."""
+    """End what the run has started, and leave torch as it was in a process that goes on, however the run ended."""
     guard.release_torch()
+    if "lightning_disttest.engine.warm_spawn" in sys.modules:
+        from lightning_disttest.engine import warm_spawn
+
+        warm_spawn.stop_interpreter()
 
 
 def pytest_disttest_rank_start(rank: RankContext) -> None:

@@ -158,6 +158,24 @@ OPTIONS = (
         "MiB since its first test; 0 means never.",
         metavar="MIB",
     ),
+    Option(
+        "--disttest-real-spawn",
+        "DISTTEST_REAL_SPAWN",
+        "disttest_real_spawn",
+        "switch",
+        False,
+        "Let ddp_spawn start each of its processes from a new interpreter, also in tests on ranks and stand"
+        "alone tests, where they start from one that has imported torch and Lightning already.",
+    ),
+    Option(
+        "--disttest-warm-spawn-everywhere",
+        "DISTTEST_WARM_SPAWN_EVERYWHERE",
+        "disttest_warm_spawn_everywhere",
+        "switch",
+        False,
+        "Start the processes of ddp_spawn from an interpreter that has imported torch and Lightning already, "
+        "in plain tests too. --disttest-real-spawn goes first.",
+    ),
 )
 
 
@@ -180,6 +198,8 @@ class Settings:
     rank_output: RankOutput
     strict_leaks: bool
     world_memory: float
+    real_spawn: bool
+    warm_spawn_everywhere: bool
     given: frozenset[str]
 
 

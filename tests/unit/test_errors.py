@@ -117,6 +117,11 @@ TEXTS: list[tuple[errors.DisttestError, str]] = [
         "the other ranks of this standalone test could not be started: no more memory",
     ),
     (
+        errors.WarmInterpreterLost("it has ended"),
+        "no process could be started from the warm interpreter, in which torch and Lightning are imported already: "
+        "it has ended. With --disttest-real-spawn each process starts from a new interpreter, as without the plugin.",
+    ),
+    (
         errors.WorldMismatch("devices", 3, 2),
         "devices=3 does not fit this test, which runs on each rank of a world of 2. "
         "Leave devices out, or change world_size in the test's mark.",
@@ -145,6 +150,7 @@ ALSO: dict[str, type[Exception]] = {
     "GroupAlreadyExists": RuntimeError,
     "RelaunchRefused": RuntimeError,
     "LaunchFailed": RuntimeError,
+    "WarmInterpreterLost": RuntimeError,
     "WorldMismatch": ValueError,
     "BarrierTimeout": TimeoutError,
     "NotRecordable": TypeError,

@@ -30,6 +30,8 @@ OPTION_NAMES = {
     "--disttest-rank-output": ("DISTTEST_RANK_OUTPUT", "disttest_rank_output"),
     "--disttest-strict-leaks": ("DISTTEST_STRICT_LEAKS", "disttest_strict_leaks"),
     "--disttest-world-memory": ("DISTTEST_WORLD_MEMORY", "disttest_world_memory"),
+    "--disttest-real-spawn": ("DISTTEST_REAL_SPAWN", "disttest_real_spawn"),
+    "--disttest-warm-spawn-everywhere": ("DISTTEST_WARM_SPAWN_EVERYWHERE", "disttest_warm_spawn_everywhere"),
 }
 MARKS = [
     'distributed(world_size, *, static=True, device="cpu", backend=None, timeout=None)',

@@ -213,7 +213,7 @@ from lightning_disttest.engine.context import RankContext, enter_rank
 from lightning_disttest.engine.messages import ForkRank
 
 store = tempfile.mktemp()
-enter_rank(RankContext(0, 1, "static", "cpu", "gloo", 0, "test_it.py::test", lambda _: None, lambda _: []))
+enter_rank(RankContext(0, 1, "static", "cpu", "gloo", 0, "test_it.py::test", lambda _: None, lambda _: [], None))
 rendezvous.join_world(ForkRank(0, 0, 1, "static", "cpu", "gloo", store, 0, {}, False))
 print(rendezvous.world_is_intact())
 try:

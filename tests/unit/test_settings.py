@@ -27,6 +27,8 @@ DEFAULTS = Settings(
     rank_output="failed",
     strict_leaks=False,
     world_memory=1024.0,
+    real_spawn=False,
+    warm_spawn_everywhere=False,
     given=frozenset(),
 )
 FIELDS = {
@@ -42,6 +44,8 @@ FIELDS = {
     "--disttest-rank-output": "rank_output",
     "--disttest-strict-leaks": "strict_leaks",
     "--disttest-world-memory": "world_memory",
+    "--disttest-real-spawn": "real_spawn",
+    "--disttest-warm-spawn-everywhere": "warm_spawn_everywhere",
 }
 # For each kind of option: three different values as text, and what each is taken for.
 VALUES: dict[str, tuple[tuple[str, object], ...]] = {

@@ -21,7 +21,8 @@ class Sent(list["FromRank"]):
 
     def context(self, device: str = "cpu") -> RankContext:
         """Return the context of rank 1 of 4 that sends into this list."""
-        return RankContext(1, 4, "static", device, "gloo", 29500, "test_it.py::test", self.append, lambda _: [])
+        unused: Any = None
+        return RankContext(1, 4, "static", device, "gloo", 29500, "test_it.py::test", self.append, unused, unused)
 
 
 def test_plain_test_is_a_world_of_one() -> None:

@@ -43,17 +43,6 @@ _END_S = 5.0
 _LAST_BYTES = 2000
 _LOST = 255
 _NO_ANSWER = "it has ended"
-# pytest is what the main module of a spawned process is made from.
-_SLOW_TO_IMPORT = (
-    "torch",
-    "torch.distributed",
-    "torchmetrics",
-    "lightning.fabric",
-    "lightning.pytorch",
-    "lightning_fabric",
-    "pytorch_lightning",
-    "pytest",
-)
 _PROGRAM = """
 import json, sys
 sys.path[:], control, controller, modules = json.loads(sys.argv[1])
@@ -97,6 +86,10 @@ class Interpreter:
                 raise WarmInterpreterLost(self._last_words()) from None
         return ours
 
+    def has_ended(self) -> bool:
+        """Tell whether the interpreter is gone: killed, or never came up."""
+        return self._process.poll() is not None
+
     def _last_words(self) -> str:
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(_END_S)
@@ -120,7 +113,11 @@ _owner = 0
 
 
 def connect(modules: Sequence[str]) -> socket.socket:
-    """Return a connection to the warm interpreter of this run, which is started if there is none."""
+    """Return a connection to the warm interpreter of this run, for one process.
+
+    Raises:
+        WarmInterpreterLost: if the interpreter has ended.
+    """
     rank = current_rank()
     if rank is not None:
         return rank.connect_warm(list(modules))
@@ -128,8 +125,10 @@ def connect(modules: Sequence[str]) -> socket.socket:
 
 
 def own_interpreter(modules: Sequence[str]) -> Interpreter:
-    """Return the warm interpreter of this process, which is started if there is none; it has imported ``modules``."""
+    """Return the warm interpreter of this process; it is started, and imports ``modules``, if there is none any more."""
     global _interpreter, _owner
+    if _interpreter is not None and _interpreter.has_ended():
+        stop_interpreter()
     if _interpreter is None or _owner != os.getpid():
         _interpreter, _owner = Interpreter(modules), os.getpid()
     return _interpreter
@@ -179,7 +178,7 @@ class _Popen(multiprocessing.popen_fork.Popen):
 
     def _launch(self, process: WarmProcess) -> None:
         with _pickled(self, process) as pickled, contextlib.ExitStack() as undo:
-            self._channel = Channel(connect(process.modules()))
+            self._channel = Channel(connect(process.modules))
             undo.callback(self._channel.end)
             self.sentinel = self._channel.fileno()
             alive, self._alive = os.pipe()  # the child's ``parent_process()`` waits for the end of this pipe
@@ -208,12 +207,9 @@ class _Popen(multiprocessing.popen_fork.Popen):
 
 
 class WarmProcess(SpawnProcess):
-    """A process of ``WarmContext``."""
+    """A process of ``WarmContext``; ``modules`` are those that the interpreter is to have imported."""
 
-    @staticmethod
-    def modules() -> list[str]:
-        """Return what the interpreter is to import: of what takes seconds, that which this process has imported."""
-        return [name for name in _SLOW_TO_IMPORT if name in sys.modules]
+    modules: Sequence[str] = ()
 
     @staticmethod
     def _Popen(process_obj: Any) -> Any:  # noqa: N802  the name is multiprocessing's
@@ -221,9 +217,20 @@ class WarmProcess(SpawnProcess):
 
 
 class WarmContext(SpawnContext):
-    """The context of the start method ``spawn``, whose processes start warm."""
+    """The context of the start method ``spawn``, whose processes start warm.
 
-    Process = WarmProcess
+    The interpreter imports the modules that whoever needs it first has named.
+    """
+
+    def __init__(self, modules: Sequence[str]) -> None:
+        super().__init__()
+        self._modules = modules
+
+    def Process(self, *args: Any, **kwargs: Any) -> WarmProcess:  # type: ignore[override]  # noqa: N802  it is a class there
+        """Return a process that has not started yet; the arguments are those of ``multiprocessing.Process``."""
+        process = WarmProcess(*args, **kwargs)
+        process.modules = self._modules
+        return process
 
 
 @contextlib.contextmanager
