@@ -125,7 +125,7 @@ def connect(modules: Sequence[str]) -> socket.socket:
 
 
 def own_interpreter(modules: Sequence[str]) -> Interpreter:
-    """Return the warm interpreter of this process; it is started, and imports ``modules``, if there is none any more."""
+    """Return the warm interpreter of this process; if there is none, one is started, which imports ``modules``."""
     global _interpreter, _owner
     if _interpreter is not None and _interpreter.has_ended():
         stop_interpreter()
