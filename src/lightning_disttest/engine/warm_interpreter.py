@@ -106,11 +106,12 @@ class WarmInterpreter:
     def _spawn(self, connection: Channel, request: SpawnWarm) -> None:
         fds = connection.fds[:]
         connection.fds.clear()
+        interpreter = os.getpid()
         try:
             if len(fds) != request.files:
                 raise OSError("too many open files")
             with _signals_blocked():  # our handlers are none of the process's
-                pid = processes.fork(lambda: self._become_process(connection, request, fds))
+                pid = processes.fork(lambda: self._become_process(interpreter, connection, request, fds))
         except OSError as error:
             with contextlib.suppress(OSError):
                 connection.send(ProcessSpawned(0, str(error)))
@@ -123,7 +124,8 @@ class WarmInterpreter:
             for fd in fds:
                 os.close(fd)
 
-    def _become_process(self, connection: Channel, request: SpawnWarm, fds: list[int]) -> int:
+    def _become_process(self, interpreter: int, connection: Channel, request: SpawnWarm, fds: list[int]) -> int:
+        processes.die_with_parent(interpreter)
         self._ended.forget()
         for channel in (self._control, connection, *self._waiting, *self._serving.values()):
             if not channel.closed:

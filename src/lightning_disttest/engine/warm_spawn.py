@@ -15,6 +15,7 @@ import multiprocessing.resource_tracker
 import multiprocessing.spawn
 import multiprocessing.util
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -22,6 +23,7 @@ import tempfile
 from multiprocessing.context import SpawnContext, SpawnProcess, reduction, set_spawning_popen  # type: ignore[attr-defined]
 from typing import IO, TYPE_CHECKING, Any
 
+from lightning_disttest.engine import processes
 from lightning_disttest.engine.channel import Channel, channel_pair
 from lightning_disttest.engine.context import current_rank
 from lightning_disttest.engine.messages import (
@@ -168,7 +170,9 @@ class _Popen(multiprocessing.popen_fork.Popen):
     def _receive_exit_code(self) -> int:
         message = self._channel.receive()
         if not isinstance(message, ProcessEnded):
-            return _LOST  # the interpreter has ended, and with it every process that it had forked
+            # The interpreter has ended. Its processes end with it, but torch weakens that to a SIGINT.
+            processes.signal_process(self.pid, signal.SIGKILL, group=True)
+            return _LOST
         return os.waitstatus_to_exitcode(message.status)
 
     def _send_signal(self, sig: int) -> None:
