@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import psutil
 import pytest
 
-from lightning_disttest.engine import warm_spawn
+from lightning_disttest.engine import processes, warm_spawn
 from lightning_disttest.errors import WarmInterpreterLost
 
 if TYPE_CHECKING:
@@ -72,6 +72,12 @@ def stay(writer: Connection | None = None) -> None:
     """Tell the pid, and wait to be ended."""
     if writer is not None:
         writer.send(os.getpid())
+    signal.pause()
+
+
+def stay_without_a_parent() -> None:
+    """Do not end with the parent, as torch has it: it asks for a SIGINT then, which may not do."""
+    processes._prctl(processes._PR_SET_PDEATHSIG, 0)
     signal.pause()
 
 
@@ -276,8 +282,10 @@ def test_nothing_outlives_the_owner(how: str) -> None:
 
 def test_lost_interpreter_takes_its_processes_and_is_replaced() -> None:
     """When the interpreter is killed its processes end with exit code 255; the next process gets a new one."""
-    process = warm_spawn.WarmContext(["colorsys"]).Process(target=stay)
+    process = warm_spawn.WarmContext(["colorsys"]).Process(target=stay_without_a_parent)
     process.start()
+    pid = process.pid
+    assert pid is not None
     interpreter: Any = warm_spawn._interpreter
 
     interpreter._process.kill()
@@ -285,6 +293,7 @@ def test_lost_interpreter_takes_its_processes_and_is_replaced() -> None:
     interpreter._process.wait(LIMIT_S)
 
     assert process.exitcode == 255
+    assert has_ended(pid)
     assert call(os.getpid) != os.getpid()
     assert warm_spawn._interpreter is not interpreter
 
