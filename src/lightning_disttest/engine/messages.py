@@ -154,6 +154,18 @@ class PeerSignalled:
 
 
 @dataclass(frozen=True, slots=True)
+class FaultAnnounced:
+    """Rank to controller: the test has planned that this rank ends, now.
+
+    ``what`` is the end in words, such as "SIGKILL on rank 1 at step 3". ``exit_code`` is how the
+    process will end, a signal as a negative number; None if it will be stopped, and go on no more.
+    """
+
+    what: str
+    exit_code: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class WhereTold:
     """Rank to controller, when asked where it is: the stack of its main thread, in the form of faulthandler.
 
@@ -221,6 +233,7 @@ AboutItem = (
     | SuitePropertyRecorded
     | LaunchRanks
     | PeerSignalled
+    | FaultAnnounced
     | FixturesFailed
     | ItemFinished
     | Interrupted
@@ -248,6 +261,7 @@ MESSAGES: dict[str, type[Any]] = {
         SuitePropertyRecorded,
         LaunchRanks,
         PeerSignalled,
+        FaultAnnounced,
         WhereTold,
         FixturesFailed,
         ItemFinished,
