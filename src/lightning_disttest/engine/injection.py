@@ -280,10 +280,10 @@ class Fault:
             raise FaultRefused(str(self._plan), self._plan.action.harm)
 
     def _announce(self, what: str) -> None:
-        """Tell the pytest process that this rank will end; a process that a rank has launched is no rank of pytest."""
+        """Tell the pytest process what happens to this rank; one that a rank has launched is none of its ranks."""
         context, action = own_rank(), self._plan.action
-        if context is not None and action.is_end:
-            context.send(FaultAnnounced(what, action.exit_code))
+        if context is not None:
+            context.send(FaultAnnounced(what, action.is_end, action.exit_code))
 
     def _come_to_end(self, rank: int) -> None:
         """Note that the training ended on this rank, and at which step."""

@@ -155,13 +155,14 @@ class PeerSignalled:
 
 @dataclass(frozen=True, slots=True)
 class FaultAnnounced:
-    """Rank to controller: the test has planned that this rank ends, now.
+    """Rank to controller: a fault that the test has planned happens on this rank, now.
 
-    ``what`` is the end in words, such as "SIGKILL on rank 1 at step 3". ``exit_code`` is how the
-    process will end, a signal as a negative number; None if it will be stopped, and go on no more.
+    ``what`` is the fault in words, such as "SIGKILL on rank 1 at step 3". ``is_end``: the rank does not go on after it.
+    ``exit_code`` is how its process will then end, a signal as a negative number; None if it will be stopped.
     """
 
     what: str
+    is_end: bool
     exit_code: int | None
 
 

@@ -218,7 +218,8 @@ class TestRun:
             case PeerSignalled():
                 self._note_signal(progress, event)
             case FaultAnnounced():
-                progress.announced, self._world.healthy = event, False
+                progress.announced = event if event.is_end else None
+                self._world.healthy = False  # a peer may have given up a collective, and its connections with it
             case Retired():
                 progress.retired = True
                 problems = self._world.problems if self._has_planned_end else self._inherited
@@ -315,8 +316,10 @@ class TestRun:
                     progress.handle.send(Retire())
 
     def _end_stopped(self) -> None:
-        self._supervisor.end([p.handle for p in self._ranks if p.stopped and p.handle.status is None], 0.0)
-        self._read_inboxes()
+        stopped = [progress.handle for progress in self._ranks if progress.stopped and progress.handle.status is None]
+        if stopped:
+            self._supervisor.end(stopped, 0.0)
+            self._read_inboxes()
 
     def _settle(self) -> None:
         for progress in self._ranks:
