@@ -186,14 +186,12 @@ class TrainerFault(Fault):
     def teardown(self, trainer: Any = None, pl_module: Any = None, stage: str = "") -> None:  # noqa: ARG002
         """Unwrap the hook."""
         __tracebackhide__ = True
-        self._leave()
-        self.come_to_hook("teardown")
+        self._leave(trainer, "teardown")
 
     def on_exception(self, trainer: Any = None, pl_module: Any = None, exception: Any = None) -> None:  # noqa: ARG002
         """Unwrap the hook: no teardown will come."""
         __tracebackhide__ = True
-        self._leave()
-        self.come_to_hook("on_exception")
+        self._leave(trainer, "on_exception")
 
     def on_train_batch_start(self, *_: Any, **__: Any) -> None:
         """Come to the next step."""
@@ -211,7 +209,16 @@ class TrainerFault(Fault):
         if hook == self._plan.hook or (self._plan.hook is None and hook == _BATCH_START):
             self._come_to(step, self._plan.hook, rank)
 
-    def _leave(self) -> None:
+    def _leave(self, trainer: Any, hook: str) -> None:
+        __tracebackhide__ = True
+        self._trainer = trainer if trainer is not None else self._trainer
+        self._end_training()
+        try:
+            self.come_to_hook(hook)
+        finally:
+            self._trainer = None
+
+    def _end_training(self) -> None:
         if self._module is not None:
             _unwrap(self._module, str(self._plan.hook), self)
             self._module = None
