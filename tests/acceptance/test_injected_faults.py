@@ -81,6 +81,13 @@ WORLDS = """
             trainer_factory(**arguments(tmp_path, faults.kill(1, step=3))).fit(Model())
         world.record("survivors agree", checkpoints_in(tmp_path))
 
+    @pytest.mark.distributed(3, timeout=20)
+    def test_wait_for_one_that_has_left(faults, world):
+        faults.kill(1, hook="here").reach(hook="here")
+        if world.rank == 0:
+            with pytest.raises(RuntimeError, match="Connection"):
+                dist.recv(torch.ones(1), src=2)
+
     @pytest.mark.standalone
     @pytest.mark.parametrize("rank", [0, 1])
     def test_standalone(trainer_factory, faults, tmp_path, rank):
@@ -386,6 +393,7 @@ def plain(run_once: RunOnce) -> Run:
         "test_checkpoint_before_a_death[exit-dynamic]",
         "test_next_in_a_new_world",
         "test_three_ranks",
+        "test_wait_for_one_that_has_left",
         "test_standalone[0]",
         "test_standalone[1]",
     ],
