@@ -275,3 +275,31 @@ class StateLeaked(DisttestError):
             "directory). What several tests share belongs into a fixture of wider scope. It is an error and no "
             f"warning because of {reason}."
         )
+
+
+class FaultMisused(DisttestError, ValueError):
+    """Raised by the fixture ``faults`` and by what it returns for arguments that make no sense."""
+
+    def __init__(self, problem: str) -> None:
+        super().__init__(problem)
+
+
+class FaultRefused(DisttestError):
+    """Raised instead of a fault that would end or stop pytest itself."""
+
+    def __init__(self, fault: str, what: str) -> None:
+        super().__init__(
+            f"the fault {fault} would {what} pytest itself: this test runs in the pytest process, and so does this "
+            'Trainer or loop. Have the Trainer start processes of its own (strategy="ddp_spawn" or "ddp_fork"), or '
+            "mark the test with @pytest.mark.distributed(world_size) or @pytest.mark.standalone."
+        )
+
+
+class FaultNeverHappened(DisttestError):
+    """Stands for the failure of a test whose faults did not happen: pytest shows its text.
+
+    ``faults`` are pairs: the fault as it was planned, and why it did not happen.
+    """
+
+    def __init__(self, faults: Sequence[tuple[str, str]]) -> None:
+        super().__init__("\n".join(f"the fault {fault} never happened: {reason}" for fault, reason in faults))

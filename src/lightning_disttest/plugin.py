@@ -22,11 +22,13 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from lightning_disttest.engine.context import RankContext
+    from lightning_disttest.strategies.faults import Faults
     from lightning_disttest.strategies.trainer import TrainerFactory
     from lightning_disttest.world import World
 
 _REFUSAL = "disttest-refuse-all"
 _PLANNED = pytest.StashKey[int]()
+_RAISED = pytest.StashKey[bool]()
 _WATCH = pytest.StashKey[guard.CollectionWatch]()
 # Lightning's RunIf reads the first when it decorates a test, and copies of Lightning's conftest read all three.
 _LIGHTNING_SWITCHES = ("standalone", "cuda_only", "tpu")
@@ -155,6 +157,12 @@ def pytest_runtest_call(item: pytest.Item) -> None:
         pytest.fail(str(MarkTooLate(item.nodeid, late)), pytrace=False)
 
 
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> None:
+    """Note whether the test has failed before its fixtures end."""
+    failed_before = call.when != "setup" and item.stash.get(_RAISED, False)
+    item.stash[_RAISED] = failed_before or call.excinfo is not None
+
+
 def pytest_report_collectionfinish(config: pytest.Config, items: list[pytest.Item]) -> list[str]:
     """Say how many tests run on ranks."""
     return filters.summarize(items) if config.stash.get(_PLANNED, 0) else []
@@ -242,6 +250,23 @@ def trainer_factory(tmp_path: Path) -> Iterator[TrainerFactory]:
     maker.tear_down()
 
 
+@pytest.fixture
+def faults(request: pytest.FixtureRequest) -> Iterator[Faults]:
+    """Return an object that plans faults of ranks: they are killed, stopped or delayed, or raise, at a step or hook."""
+    from lightning_disttest.errors import FaultNeverHappened
+    from lightning_disttest.strategies.faults import Faults
+
+    planned = Faults()
+    yield planned
+    problem = ""
+    try:
+        planned.tear_down(body_failed=request.node.stash.get(_RAISED, False))
+    except FaultNeverHappened as never:
+        problem = str(never)
+    if problem:
+        pytest.fail(problem, pytrace=False)
+
+
 class _RefuseAll:
     """Fails every test of a pytest-xdist worker that found what ends a run with a usage error."""
 
@@ -277,10 +302,15 @@ def _import_for_ranks(items: list[pytest.Item]) -> None:
     plans = [plan for item in items if (plan := marks.plan_of(item)) is not None]
     if any(plan.backend for plan in plans):
         import torch.distributed  # noqa: F401
-    if any("trainer_factory" in getattr(item, "fixturenames", ()) for item in items):
+    used = {name for item in items for name in getattr(item, "fixturenames", ())}
+    if "trainer_factory" in used:
         from lightning_disttest.strategies import trainer
 
         trainer.import_lightning()
+    if "faults" in used:
+        from lightning_disttest.strategies import faults
+
+        faults.import_packages()
 
 
 def _refuse(config: pytest.Config, fault: UsageFault) -> None:

@@ -41,6 +41,20 @@ KINDS = (
                 "return Fate.STRANDED",
                 "pass",
             ),
+            _guard(
+                _acceptance("test_injected_faults.py::test_other_ranks_decide_after_a_death"),
+                "engine/testrun.py",
+                "if progress.announced is not None and is_planned(event, progress.announced):",
+                "if False:",
+            ),
+            _guard(
+                _acceptance(
+                    "test_injected_faults.py::test_other_ranks_decide_after_a_death[test_wait_for_one_that_has_left]"
+                ),
+                "engine/testrun.py",
+                "if any(progress.planned for progress in self._ranks):",
+                "if False:",
+            ),
         ),
         _acceptance(
             "test_one_rank_fails.py::test_the_failure_is_told",
@@ -117,6 +131,36 @@ KINDS = (
                 _acceptance("test_standalone.py::test_nothing_ran_is_a_failure"),
                 "selection/nothing_ran.py",
                 "session.exitstatus = pytest.ExitCode.TESTS_FAILED",
+                "pass",
+            ),
+            _guard(
+                _acceptance("test_injected_faults.py::test_death_without_a_plan_is_a_failure"),
+                "engine/progress.py",
+                "return announced.exit_code is None or os.waitstatus_to_exitcode(event.status) == announced.exit_code",
+                "return True",
+            ),
+            _guard(
+                _acceptance(
+                    "test_injected_faults.py::test_death_without_a_plan_is_a_failure"
+                    "[test_a_child_of_a_rank_does_not_speak_for_it]"
+                ),
+                "engine/context.py",
+                "return _current if os.getpid() == _pid else None",
+                "return _current",
+            ),
+            _guard(
+                _acceptance("test_injected_faults.py::test_nobody_left_is_a_failure"),
+                "reporting/verdict.py",
+                "if not deciding:",
+                "if False:",
+            ),
+            _guard(
+                _acceptance(
+                    "test_injected_faults.py::test_fault_that_never_happened_on_ranks",
+                    "test_injected_faults.py::test_fault_that_never_happened_in_plain_tests",
+                ),
+                "strategies/faults.py",
+                "raise FaultNeverHappened(missing)",
                 "pass",
             ),
         ),

@@ -136,6 +136,21 @@ TEXTS: list[tuple[errors.DisttestError, str]] = [
         "tensors and arrays; got type",
     ),
     (
+        errors.FaultMisused("faults.kill: rank=-1 is no rank"),
+        "faults.kill: rank=-1 is no rank",
+    ),
+    (
+        errors.FaultRefused("kill(rank=0, step=3)", "kill"),
+        "the fault kill(rank=0, step=3) would kill pytest itself: this test runs in the pytest process, and so does "
+        'this Trainer or loop. Have the Trainer start processes of its own (strategy="ddp_spawn" or "ddp_fork"), or '
+        "mark the test with @pytest.mark.distributed(world_size) or @pytest.mark.standalone.",
+    ),
+    (
+        errors.FaultNeverHappened([("kill(rank=1, step=9)", "training ended at step 4"), ("stop(rank=0)", "no loop")]),
+        "the fault kill(rank=1, step=9) never happened: training ended at step 4\n"
+        "the fault stop(rank=0) never happened: no loop",
+    ),
+    (
         errors.MissingPackage("trainer_factory", ("lightning", "pytorch_lightning")),
         "trainer_factory needs one of these packages, and none is installed: lightning, pytorch_lightning",
     ),
@@ -155,6 +170,7 @@ ALSO: dict[str, type[Exception]] = {
     "BarrierTimeout": TimeoutError,
     "NotRecordable": TypeError,
     "MissingPackage": ImportError,
+    "FaultMisused": ValueError,
 }
 
 

@@ -194,6 +194,27 @@ def test_equal_deaths_in_different_phases_are_not_folded(make: Make) -> None:
     assert len(titles(merged(make, stories))) == 2
 
 
+def test_different_deaths_in_one_phase_are_not_folded(make: Make) -> None:
+    """Two ranks that left no output, and died in different ways, are told one by one."""
+    stories = [make.died(0, "call"), make.died(1, "call", how="exited with status 3")]
+
+    assert titles(merged(make, stories)) == [
+        "rank 0 of 2 (pid 100): died in call: killed by SIGKILL <- the cause",
+        "rank 1 of 2 (pid 101): died in call: exited with status 3",
+    ]
+
+
+def test_rank_that_ended_as_planned_is_told_beside_the_failure(make: Make) -> None:
+    """A rank whose end the test had planned says so, after the failure of another."""
+    how = "was ended by the test's own fault (SIGKILL on rank 1 at step 3)"
+    ended = make.story(1, make.report("setup"), fate=Fate.PLANNED, phase="call", how=how)
+
+    assert titles(merged(make, [failing(make, 0, ValueError("boom")), ended])) == [
+        "rank 0 of 2 (pid 100): failed in call <- the cause",
+        f"rank 1 of 2 (pid 101): {how}, in call",
+    ]
+
+
 def test_lost_connections_are_folded_to_one_line(make: Make) -> None:
     """The echo of another rank's end is one line with its place, without a traceback."""
     stories = [failing(make, 0, GONE, at=1), failing(make, 1, ValueError("own"), at=2)]

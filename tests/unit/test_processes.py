@@ -7,8 +7,10 @@ import select
 import signal
 import subprocess
 import sys
+import time
 from typing import TYPE_CHECKING
 
+import psutil
 import pytest
 
 from lightning_disttest.engine import processes
@@ -311,6 +313,36 @@ def test_child_whose_parent_is_gone_already_leaves_at_once(fork: Callable[[Calla
     status = processes.wait_for_end(fork(child), LIMIT_S)
 
     assert status == 0
+
+
+def test_stopped_process_goes_on_after_its_time(fork: Callable[[Callable[[], int]], int]) -> None:
+    """A process that stops for a time is stopped, goes on by itself, and leaves no child behind."""
+
+    def main() -> int:
+        begin = time.monotonic()
+        processes.stop_here(0.2)
+        return 0 if time.monotonic() - begin >= 0.2 and processes.living_children() == [] else 1
+
+    pid = fork(main)
+
+    _, status = os.waitpid(pid, os.WUNTRACED)
+    assert os.WIFSTOPPED(status)
+    assert processes.wait_for_end(pid, LIMIT_S) == 0
+
+
+def test_process_that_stops_for_ever_does_not_go_on(fork: Callable[[Callable[[], int]], int]) -> None:
+    """A process that stops for ever has no child that would wake it; SIGKILL ends it."""
+
+    def main() -> int:
+        processes.stop_here(None)
+        return 0
+
+    pid = fork(main)
+
+    _, status = os.waitpid(pid, os.WUNTRACED)
+    assert os.WIFSTOPPED(status)
+    assert psutil.Process(pid).children() == []
+    assert processes.end_child(pid, 0.1) == signal.SIGKILL
 
 
 def test_orphans_are_killed_though_they_left_their_session() -> None:

@@ -729,3 +729,46 @@ def test_deadlock_is_explained_where_the_time_limit_is_the_cause(make: Make) -> 
     for phase, stories in hung.items():
         assert judge(stories)[phase].explanation.startswith("The ranks do not call the same as number 1 of "), phase
     assert judge([*hung["call"], make.died(2, "call", make.report("setup"))])["call"].explanation == ""
+
+
+HOW = "was ended by the test's own fault (SIGKILL on rank 1 at step 3)"
+
+
+def test_planned_end_leaves_the_outcome_to_the_others(make: Make) -> None:
+    """A rank that ended as planned is neither a death, nor a rank that did not pass; values are compared without it."""
+    ended = make.story(1, *make.passed()[:1], fate=Fate.PLANNED, phase="call", how=HOW, records={"x": 1})
+    passed = make.story(0, *make.passed(), records={"x": 2})
+    other = make.story(2, *make.passed(), records={"x": 3})
+
+    assert outcomes(judge([passed, ended])) == {"setup": "passed", "call": "passed", "teardown": "passed"}
+    assert "rank 2: 3" in judge([passed, ended, other])["call"].disagreement
+    assert "rank 1" not in judge([passed, ended, other])["call"].disagreement
+
+
+def test_planned_end_is_shown_last_beside_a_failure(make: Make) -> None:
+    """What another rank says of it, a lost connection, is the failure; the planned end comes after all."""
+    ended = make.story(1, *make.passed()[:1], fate=Fate.PLANNED, phase="call", how=HOW)
+    failed = make.story(0, make.passed()[0], make.failed("call", GONE), make.passed()[2])
+
+    verdict = judge([ended, failed, make.waited(2, "call", make.passed()[0])])["call"]
+
+    assert cast_of(verdict) == [(0, Kind.COMMUNICATION), (2, Kind.WAITING), (1, Kind.PLANNED)]
+
+
+def test_skip_of_all_that_are_left_is_a_skip(make: Make) -> None:
+    """Ranks that ended as planned disagree with nobody."""
+    ended = make.story(1, *make.passed()[:1], fate=Fate.PLANNED, phase="call", how=HOW)
+    reports = [make.passed()[0], make.report("call", "skipped", ("f.py", 1, "Skipped: no")), make.passed()[2]]
+
+    assert judge([make.story(0, *reports), ended])["call"].outcome == "skipped"
+
+
+def test_nobody_left_after_planned_ends_is_a_failure(make: Make) -> None:
+    """If all ranks ended as planned, none is left that could pass the test."""
+    ended = make.story(0, *make.passed()[:1], fate=Fate.PLANNED, phase="call", how=HOW)
+
+    verdict = judge([ended])["call"]
+
+    assert verdict.outcome == "failed"
+    assert cast_of(verdict) == [(0, Kind.DEATH)]
+    assert verdict.troubles[0].story.how == f"{HOW[4:]}, and no rank is left that could come to the end of the test"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -42,6 +43,7 @@ class RankContext:
 
 
 _current: RankContext | None = None
+_pid = 0
 
 
 def current_rank() -> RankContext | None:
@@ -49,7 +51,12 @@ def current_rank() -> RankContext | None:
     return _current
 
 
+def own_rank() -> RankContext | None:
+    """Return the context of this rank, None also in a process that a rank has forked: that may not speak for it."""
+    return _current if os.getpid() == _pid else None
+
+
 def enter_rank(context: RankContext) -> None:
     """Declare this process a rank."""
-    global _current
-    _current = context
+    global _current, _pid
+    _current, _pid = context, os.getpid()

@@ -241,8 +241,8 @@ class Controller:
 
     def _release(self, world: LiveWorld, record: TestRecord, pool: WorldPool, message: RunItem) -> list[str]:
         """Keep the world for the next test, or end it; return the problems of fixtures that ended with it."""
-        all_finished = all(story.fate is Fate.FINISHED for story in record.stories)
-        if world.spec.kind != "static" or not all_finished:
+        in_order = all(story.fate in (Fate.FINISHED, Fate.PLANNED) for story in record.stories)
+        if world.spec.kind != "static" or not in_order:
             pool.end(world)
         elif not world.healthy or message.next_index is None or self._has_outgrown(world):
             return pool.retire(world)

@@ -209,6 +209,19 @@ class PeerSignalled:
 
 
 @dataclass(frozen=True, slots=True)
+class FaultAnnounced:
+    """Rank to controller: a fault that the test has planned happens on this rank, now.
+
+    ``what`` is the fault in words, such as "SIGKILL on rank 1 at step 3". ``is_end``: the rank does not go on after it.
+    ``exit_code`` is how its process will then end, a signal as a negative number; None if it will be stopped.
+    """
+
+    what: str
+    is_end: bool
+    exit_code: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class WhereTold:
     """Rank to controller, when asked where it is: the stack of its main thread, in the form of faulthandler.
 
@@ -279,6 +292,7 @@ AboutItem = (
     | LaunchRanks
     | WarmProcessWanted
     | PeerSignalled
+    | FaultAnnounced
     | FixturesFailed
     | ItemFinished
     | Interrupted
@@ -314,6 +328,7 @@ MESSAGES: dict[str, type[Any]] = {
         LaunchRanks,
         WarmProcessWanted,
         PeerSignalled,
+        FaultAnnounced,
         WhereTold,
         FixturesFailed,
         ItemFinished,

@@ -145,6 +145,30 @@ class EndOfChildren:
         os.close(self._write)
 
 
+def stop_here(seconds: float | None) -> None:
+    """Stop this process as SIGSTOP does, for ever or for some seconds.
+
+    A child wakes it: it is started before, and counts the seconds from when it sees that this process is stopped.
+    """
+    stopped = os.getpid()
+    waker = None if seconds is None else fork(lambda: _wake(stopped, seconds))
+    signal_process(stopped, signal.SIGSTOP)
+    if waker is not None:
+        reap(waker)
+
+
+def _wake(pid: int, seconds: float) -> int:
+    die_with_parent(pid)
+    for signum in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(signum, signal.SIG_DFL)  # those of the process that is stopped are no business of this one
+    process = psutil.Process(pid)
+    while process.status() != psutil.STATUS_STOPPED:
+        time.sleep(_POLL_S)
+    time.sleep(seconds)
+    signal_process(pid, signal.SIGCONT)
+    return 0
+
+
 def has_ended(pid: int) -> bool:
     """Tell whether a child has ended, without reaping it: its pid and group stay reserved until ``reap``."""
     try:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NoReturn
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NoReturn
 
-from lightning_disttest.engine import processes, pytest_bridge, requests
-from lightning_disttest.engine.inspection import NOT_LOOKED_AT, Sight, look_at, look_into
+from lightning_disttest.engine import pytest_bridge, requests
+from lightning_disttest.engine.inspection import NOT_LOOKED_AT, look_at, look_into
 from lightning_disttest.engine.messages import (
+    FaultAnnounced,
     FixturesFailed,
     Interrupted,
     ItemFinished,
@@ -26,9 +27,17 @@ from lightning_disttest.engine.messages import (
     WarningRecorded,
 )
 from lightning_disttest.engine.patience import Patience
-from lightning_disttest.engine.supervisor import Ended, Event, RankHandle, Silenced, Supervisor
+from lightning_disttest.engine.progress import (
+    End,
+    Progress,
+    describe_end,
+    is_planned,
+    story_of,
+    unreported,
+)
+from lightning_disttest.engine.supervisor import Ended, Event, Silenced, Supervisor
 from lightning_disttest.engine.worlds import describe_staying
-from lightning_disttest.reporting.stories import PHASES, Fate, RankStory, is_subreport, is_xfailed
+from lightning_disttest.reporting.stories import Fate, RankStory, is_subreport, is_xfailed
 from lightning_disttest.reporting.waiting import describe_quiet, waits_in_vain
 
 if TYPE_CHECKING:
@@ -37,36 +46,9 @@ if TYPE_CHECKING:
     from lightning_disttest.engine.worlds import LiveWorld, WorldPool
     from lightning_disttest.settings import Settings
 
-End = Ended | Silenced | Interrupted | JoinFailed
 _LEAVE_S = 10.0
 _SKIP_GRACE_S = 5.0
 _SUSPICION_S = 0.5  # a rank that others have left behind is found after twice that
-
-
-@dataclass(eq=False, slots=True)
-class _Progress:
-    """How far one rank is in the test that runs."""
-
-    handle: RankHandle
-    reports: list[pytest.TestReport] = field(default_factory=list)
-    arrivals: list[int] = field(default_factory=list)
-    records: dict[str, Any] = field(default_factory=dict)
-    finished: bool = False
-    retired: bool = False
-    dead: bool = False
-    how: str = ""
-    unreported: str = ""
-    only_silent: bool = False
-    ended_by: str = ""
-    stage: str = ""
-    end_arrival: int = 0
-    sight: Sight = NOT_LOOKED_AT  # at the end of the test, if it had not finished it
-    stacks: str = ""
-    last_output: str = ""
-
-    @property
-    def done(self) -> bool:
-        return self.finished or self.dead
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +93,7 @@ class TestRun:
         self._patience = Patience(settings.progress, time.monotonic())
         self._suspicion = Patience(_SUSPICION_S, time.monotonic())
         self._suspected = False
-        self._ranks = [_Progress(handle) for handle in world.ranks]
+        self._ranks = [Progress(handle) for handle in world.ranks]
         self._warnings: list[tuple[int, WarningRecorded]] = []
         self._properties: list[tuple[int, SuitePropertyRecorded]] = []
         self._exit: tuple[int, Interrupted] | None = None
@@ -131,10 +113,11 @@ class TestRun:
             progress.stage = progress.handle.files.stage()  # the signal for stacks may break off what a rank waits in
         if unfinished:
             self._look_into(unfinished, hung=fate is Fate.TIMED_OUT)
-        if self._world.spec.kind != "static" and not unfinished:
+        self._end_stopped()
+        if (self._world.spec.kind != "static" or self._has_planned_end) and not unfinished:
             self._let_leave()
         self._settle()
-        stories = tuple(_story(progress, fate, progress.sight) for progress in self._ranks)
+        stories = tuple(story_of(progress, fate, progress.sight) for progress in self._ranks)
         return TestRecord(
             stories=stories,
             warnings=tuple(self._warnings),
@@ -144,7 +127,7 @@ class TestRun:
             seconds=time.monotonic() - begin,
         )
 
-    def _look_into(self, unfinished: list[_Progress], *, hung: bool) -> None:
+    def _look_into(self, unfinished: list[Progress], *, hung: bool) -> None:
         seen = look_at(self._supervisor, [progress.handle for progress in unfinished])
         sights = look_into(self._supervisor, seen, hung=hung)
         for progress in unfinished:
@@ -156,6 +139,7 @@ class TestRun:
             self._read_inboxes()
             if all(progress.done for progress in self._ranks):
                 return Fate.FINISHED
+            self._let_go()
             now = time.monotonic()
             if self._hurry_until is not None and now >= self._hurry_until:
                 return Fate.WAITED
@@ -165,7 +149,7 @@ class TestRun:
                 self._tell_where_ranks_are(quiet)
                 continue  # there may be news in the inboxes by now
             waits = [self._hurry_until, deadline, self._patience.ends]
-            if self._hurry_until is None and any(progress.finished for progress in self._ranks):
+            if self._hurry_until is None and not self._has_planned_end and any(p.finished for p in self._ranks):
                 if self._suspicion.is_over(now) and self._are_stranded():
                     if self._suspected:  # a rank that was only not scheduled since is gone by the second look
                         return Fate.STRANDED
@@ -179,7 +163,7 @@ class TestRun:
         sights = look_at(self._supervisor, [progress.handle for progress in self._ranks if not progress.dead])
         for progress in self._ranks:
             progress.sight = sights.get(progress.handle, NOT_LOOKED_AT)
-        stories = [_story(progress, Fate.WAITED, progress.sight) for progress in self._ranks]
+        stories = [story_of(progress, Fate.WAITED, progress.sight) for progress in self._ranks]
         left = [story for story in stories if story.fate is Fate.WAITED]
         finished = [story for story in stories if story.fate is Fate.FINISHED]
         return all(story.waits_for_others for story in left) and any(waits_in_vain(s, finished) for s in left)
@@ -189,7 +173,7 @@ class TestRun:
         for progress in self._ranks:
             progress.stage = progress.handle.files.stage()
         sights = look_at(self._supervisor, [progress.handle for progress in self._ranks if not progress.done])
-        stories = [_story(p, Fate.WAITED, sights.get(p.handle, NOT_LOOKED_AT)) for p in self._ranks]
+        stories = [story_of(p, Fate.WAITED, sights.get(p.handle, NOT_LOOKED_AT)) for p in self._ranks]
         pytest_bridge.show_line(self._item.config, describe_quiet(self._item.nodeid, seconds, stories))
 
     def _read_inboxes(self) -> None:
@@ -206,7 +190,7 @@ class TestRun:
                     end = moment + grace
                     self._hurry_until = end if self._hurry_until is None else min(end, self._hurry_until)
 
-    def _take(self, progress: _Progress, event: Event, arrival: int) -> float | None:  # noqa: C901  a case per event
+    def _take(self, progress: Progress, event: Event, arrival: int) -> float | None:  # noqa: C901  a case per event
         """Note an event; return the seconds that the other ranks still get because of it, None: as many as before."""
         match event:
             case PhasePassed():
@@ -229,26 +213,30 @@ class TestRun:
                 self._inherited += [f"rank {progress.handle.rank}:\n{text}" for text in event.problems]
             case LaunchRanks():
                 new = requests.launch(self._supervisor, self._pool, self._world, progress.handle, event, self._message)
-                self._ranks += [_Progress(handle) for handle in new]
+                self._ranks += [Progress(handle) for handle in new]
             case WarmProcessWanted():
                 requests.give_connection(progress.handle, event)
             case PeerSignalled():
                 self._note_signal(progress, event)
+            case FaultAnnounced():
+                progress.announced = event if event.is_end else None
+                self._world.healthy = False  # a peer may have given up a collective, and its connections with it
             case Retired():
                 progress.retired = True
-                self._inherited += [f"rank {progress.handle.rank}:\n{text}" for text in event.problems]
+                problems = self._world.problems if self._has_planned_end else self._inherited
+                problems += [f"rank {progress.handle.rank}:\n{text}" for text in event.problems]
             case Ended() | Silenced() | Interrupted() | JoinFailed():
                 return self._take_end(progress, event, arrival)
             case _:
                 _never(event)
         return None
 
-    def _note_signal(self, sender: _Progress, event: PeerSignalled) -> None:
+    def _note_signal(self, sender: Progress, event: PeerSignalled) -> None:
         for progress in self._ranks:
             if progress.handle.pid == event.pid:
                 progress.ended_by = f"was ended by its launcher on rank {sender.handle.rank}"
 
-    def _add_report(self, progress: _Progress, report: pytest.TestReport, arrival: int) -> None:
+    def _add_report(self, progress: Progress, report: pytest.TestReport, arrival: int) -> None:
         progress.reports.append(report)
         progress.arrivals.append(arrival)
 
@@ -264,12 +252,17 @@ class TestRun:
             return max(self._grace, _SKIP_GRACE_S)
         return None
 
-    def _take_end(self, progress: _Progress, event: End, arrival: int) -> float | None:
+    def _take_end(self, progress: Progress, event: End, arrival: int) -> float | None:
         self._world.healthy = False
         if isinstance(event, Ended) and progress.retired and event.status == 0:
             return None
+        if isinstance(event, Silenced) and (progress.announced is not None or progress.leaving):
+            return None  # its end is still to come
+        if progress.announced is not None and is_planned(event, progress.announced):
+            progress.dead = progress.planned = True
+            return None
         if not progress.how or progress.only_silent:
-            progress.how = _describe_end(event)
+            progress.how = describe_end(event)
             progress.end_arrival = progress.end_arrival or arrival
             progress.only_silent = isinstance(event, Silenced)
             if isinstance(event, Interrupted) and event.kind == "exit":
@@ -295,11 +288,32 @@ class TestRun:
             progress.how = describe_staying(_LEAVE_S)
             progress.stage = "exit"
 
+    @property
+    def _has_planned_end(self) -> bool:
+        return any(progress.planned or progress.stopped for progress in self._ranks)
+
+    def _let_go(self) -> None:
+        """Have ranks leave that are through with the test, once another has ended as planned.
+
+        Ranks that wait for them hear then, as they would hear it of a program that ends, that nobody will come.
+        """
+        if any(progress.planned for progress in self._ranks):
+            for progress in self._ranks:
+                if progress.finished and not progress.leaving:
+                    progress.leaving = True
+                    progress.handle.send(Retire())
+
+    def _end_stopped(self) -> None:
+        stopped = [progress.handle for progress in self._ranks if progress.stopped and progress.handle.status is None]
+        if stopped:
+            self._supervisor.end(stopped, 0.0)
+            self._read_inboxes()
+
     def _settle(self) -> None:
         for progress in self._ranks:
             if progress.finished:
                 progress.stage = "exit"
-                progress.unreported = _unreported(progress, setup_only=self._setup_only)
+                progress.unreported = unreported(progress, setup_only=self._setup_only)
             if progress.how or progress.unreported or not progress.finished:
                 progress.end_arrival = progress.end_arrival or self._arrival + 1
                 progress.stacks = progress.handle.files.stacks()  # also those of a crash
@@ -307,61 +321,6 @@ class TestRun:
                 self._world.healthy = False
             elif any(not report.passed and not _is_plain_skip(report) for report in progress.reports):
                 self._world.healthy = False
-
-
-def _unreported(progress: _Progress, *, setup_only: bool) -> str:
-    """Return the first phase of a finished rank of which no report came: a hook on the rank may have swallowed it."""
-    reported = {str(report.when): report.passed for report in progress.reports if not is_subreport(report)}
-    has_call = reported.get("setup", False) and not setup_only
-    expected = PHASES if has_call else ("setup", "teardown")
-    return next((phase for phase in expected if phase not in reported), "")
-
-
-def _story(progress: _Progress, unfinished: Fate, sight: Sight) -> RankStory:
-    fate = _fate(progress, unfinished)
-    return RankStory(
-        rank=progress.handle.rank,
-        pid=progress.handle.pid,
-        fate=fate,
-        phase=progress.stage,
-        reports=tuple(progress.reports),
-        arrivals=tuple(progress.arrivals),
-        end_arrival=progress.end_arrival,
-        how=progress.ended_by or progress.how,
-        last_output=progress.last_output,
-        stacks=progress.stacks or sight.stacks,
-        native_stacks=sight.native_stacks,
-        collectives=sight.collectives,
-        knows_collectives=sight.knows_collectives,
-        is_stopped=sight.is_stopped,
-        is_silent=sight.is_silent,
-        unreported=progress.unreported,
-        records=progress.records,
-    )
-
-
-def _fate(progress: _Progress, unfinished: Fate) -> Fate:
-    if progress.how and (progress.dead or not progress.finished):
-        return Fate.WAITED if progress.ended_by else Fate.DIED
-    return Fate.FINISHED if progress.finished else unfinished
-
-
-def _describe_end(event: End) -> str:
-    match event:
-        case Ended():
-            return processes.describe_status(event.status)
-        case Silenced():
-            return "closed its channel to pytest" + (f" ({event.problem})" if event.problem else "")
-        case JoinFailed():
-            return f"could not join its world\n{event.text}"
-        case Interrupted(kind="exit"):
-            return f"called pytest.exit: {event.text}"
-        case Interrupted(kind="keyboard"):
-            return f"KeyboardInterrupt was raised\n{event.text}"
-        case Interrupted(kind="idle"):
-            return f"raised an exception\n{event.text}"
-        case _:
-            return f"an internal error of pytest\n{event.text}"
 
 
 def _never(event: NoReturn) -> NoReturn:

@@ -181,10 +181,11 @@ def _chain(
 
 
 def _identical(troubles: Sequence[Trouble]) -> list[list[Trouble]]:
-    groups: dict[tuple[Kind, str, str], list[Trouble]] = {}
+    groups: dict[tuple[Kind, str, str, str], list[Trouble]] = {}
     for trouble in troubles:
         text = _NUMBERS_OF_ITS_OWN.sub("", "".join(_text_of(element) for element in _body(trouble, folded=False)))
-        groups.setdefault((trouble.kind, trouble.phase, text), []).append(trouble)
+        how = trouble.story.how.partition("\n")[0] if trouble.report is None else ""
+        groups.setdefault((trouble.kind, trouble.phase, how, text), []).append(trouble)
     return list(groups.values())
 
 
@@ -222,7 +223,7 @@ def _what_one(trouble: Trouble, frame: Frame) -> str:
         return f"was still {where} and waited for a rank that had come to the end of the test"
     if trouble.kind is Kind.TIME_LIMIT:
         return f"was still {where} at the time limit of {frame.timeout:g} s"
-    if trouble.kind is Kind.WAITING and trouble.story.how:
+    if trouble.kind in (Kind.WAITING, Kind.PLANNED) and trouble.story.how:
         return f"{trouble.story.how}, {where}"
     if trouble.kind is Kind.WAITING:
         return f"was still {where} when the grace of {frame.grace:g} s was over, and was ended"

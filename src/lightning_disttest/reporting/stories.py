@@ -39,6 +39,8 @@ class Fate(enum.Enum):
     """It was still in the test when the grace after another rank's failure was over, and was ended."""
     STRANDED = "left behind"
     """It waited for a rank that had come to the end of the test, and was ended."""
+    PLANNED = "ended by the test's own fault"
+    """The test had it end, or stop, and it did: it has no say in the outcome."""
 
 
 @dataclass(frozen=True, slots=True)

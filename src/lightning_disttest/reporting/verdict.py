@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import enum
 import re
 from dataclasses import dataclass
@@ -47,6 +48,7 @@ class Kind(enum.IntEnum):
     OWN_ERROR = 2
     COMMUNICATION = 3
     WAITING = 4
+    PLANNED = 5  # ended as the test wanted: shown beside a failure of others, but none itself
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +89,9 @@ def judge(stories: Sequence[RankStory]) -> dict[str, PhaseVerdict]:
     """
     if all(_says_only_passed(story) for story in stories):
         return dict(_ALL_PASSED)
+    deciding = [story for story in stories if story.fate is not Fate.PLANNED]
+    if not deciding:
+        return judge([_as_death(story) for story in stories])
     troubles = [trouble for story in stories for trouble in _troubles_of(story)]
     early = [t for t in troubles if t.phase != "teardown"]
     late = [t for t in troubles if t.phase == "teardown"]
@@ -96,10 +101,10 @@ def judge(stories: Sequence[RankStory]) -> dict[str, PhaseVerdict]:
         body, late = [*waiting, *late], []  # a rank that never came to its own teardown: the test has one failure
     if body:
         return _judge_failed_body(body, late, stories)
-    verdicts = {phase: _judge_unfailed(stories, phase) for phase in ("setup", "call")}
-    if verdicts["setup"].outcome != "passed" or all(s.report_of("call") is None for s in stories):
+    verdicts = {phase: _judge_unfailed(deciding, phase) for phase in ("setup", "call")}
+    if verdicts["setup"].outcome != "passed" or all(s.report_of("call") is None for s in deciding):
         del verdicts["call"]
-    elif verdicts["call"].outcome == "passed" and (table := compare_records(stories)):
+    elif verdicts["call"].outcome == "passed" and (table := compare_records(deciding)):
         verdicts["call"] = PhaseVerdict("failed", disagreement=table)
     verdicts["teardown"] = _judge_teardown(late, stories)
     return verdicts
@@ -144,6 +149,7 @@ def _troubles_of(story: RankStory) -> list[Trouble]:
         Fate.TIMED_OUT: Kind.TIME_LIMIT,
         Fate.STRANDED: Kind.TIME_LIMIT,
         Fate.WAITED: Kind.WAITING,
+        Fate.PLANNED: Kind.PLANNED,
     }
     if story.unreported:
         troubles.append(Trouble(story, Kind.DEATH, story.unreported, story.end_arrival))
@@ -167,7 +173,16 @@ def _expected_failure(stories: Sequence[RankStory]) -> bool:
 
 
 def _has_cause(troubles: list[Trouble]) -> bool:
-    return any(t.kind != Kind.WAITING for t in troubles)
+    return any(t.kind < Kind.WAITING for t in troubles)
+
+
+def _as_death(story: RankStory) -> RankStory:
+    """Return the story of a rank that ended as planned, in a test of which no rank is left that could pass."""
+    return dataclasses.replace(
+        story,
+        fate=Fate.DIED,
+        how=f"{story.how.removeprefix('was ')}, and no rank is left that could come to the end of the test",
+    )
 
 
 def _order(troubles: Sequence[Trouble]) -> tuple[Trouble, ...]:

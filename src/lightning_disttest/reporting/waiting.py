@@ -135,7 +135,7 @@ def describe_quiet(nodeid: str, seconds: float, stories: Sequence[RankStory]) ->
 def _describe_place(story: RankStory) -> str:
     if story.fate is Fate.FINISHED:
         return "came to the end of the test"
-    if story.fate is Fate.DIED:
+    if story.fate in (Fate.DIED, Fate.PLANNED):
         return story.how.partition("\n")[0]
     return ", ".join(filter(None, (story.where, describe_state(story), story.place and f"at {story.place}")))
 
