@@ -25,6 +25,7 @@ class RankContext:
         nodeid: the test that runs.
         send: sends a message to the controller.
         launch: asks the controller for further ranks that run the same test, one per environment; returns pids.
+        folder: where this rank leaves for the controller what is too large for a message; it need not be there yet.
     """
 
     rank: int
@@ -36,6 +37,7 @@ class RankContext:
     nodeid: str
     send: Callable[[FromRank], None]
     launch: Callable[[list[dict[str, str]]], list[int]]
+    folder: str = ""
 
 
 _current: RankContext | None = None

@@ -124,10 +124,13 @@ class WarningRecorded:
 
 @dataclass(frozen=True, slots=True)
 class ValueRecorded:
-    """Rank to controller: the test called ``world.record(name, value)``."""
+    """Rank to controller: the test called ``world.record``; ``leaves`` are pairs of a path and what is there."""
 
     name: str
-    value: Any
+    leaves: list[list[Any]]
+    rtol: float
+    atol: float
+    one_process: bool
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,7 @@ from lightning_disttest.engine import (
     processes,
     pytest_bridge,
     pytest_in_rank,
+    recording,
     rendezvous,
 )
 from lightning_disttest.engine.channel import Channel
@@ -70,6 +71,7 @@ class Rank:
             nodeid="",
             send=self.send,
             launch=self._launch,
+            folder=str(Path(request.store).with_name(recording.FOLDER) / str(request.token)),
         )
         self._leaks: LeakGuard | None = None
         if request.kind == "static":  # the others end after their test

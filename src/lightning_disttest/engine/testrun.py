@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from lightning_disttest.engine import processes, pytest_bridge
 from lightning_disttest.engine.inspection import NOT_LOOKED_AT, Sight, look_at, look_into
@@ -29,6 +29,7 @@ from lightning_disttest.engine.patience import Patience
 from lightning_disttest.engine.supervisor import Ended, Event, RankHandle, Silenced, Supervisor
 from lightning_disttest.engine.worlds import describe_staying
 from lightning_disttest.errors import DisttestError
+from lightning_disttest.reporting.leaves import Recorded
 from lightning_disttest.reporting.stories import PHASES, Fate, RankStory, is_subreport, is_xfailed
 from lightning_disttest.reporting.waiting import describe_quiet, waits_in_vain
 
@@ -52,7 +53,7 @@ class _Progress:
     handle: RankHandle
     reports: list[pytest.TestReport] = field(default_factory=list)
     arrivals: list[int] = field(default_factory=list)
-    records: dict[str, Any] = field(default_factory=dict)
+    records: dict[str, Recorded] = field(default_factory=dict)
     finished: bool = False
     retired: bool = False
     dead: bool = False
@@ -224,7 +225,7 @@ class TestRun:
             case WarningRecorded():
                 self._warnings.append((progress.handle.rank, event))
             case ValueRecorded():
-                progress.records[event.name] = event.value
+                progress.records[event.name] = Recorded(dict(event.leaves), event.rtol, event.atol, event.one_process)
             case SuitePropertyRecorded():
                 self._properties.append((progress.handle.rank, event))
             case FixturesFailed():
