@@ -2,7 +2,7 @@
 
 A leaf is a number, a text, a truth value or None; ``{"complex": [real, imaginary]}``; ``{"list": [...]}`` of such ones;
 ``{"container": name}`` where others are inside; or a tensor or array, whose bytes are in the leaf (``data``, base64) or
-in a file (``file``, ``offset``, ``size``, ``digest``). Torch is imported only for tensors whose bytes differ.
+in a file (``file``, ``offset``, ``digest``). Torch is imported only for tensors whose bytes differ.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import json
 import math
+import struct
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,7 +23,8 @@ if TYPE_CHECKING:
 MISSING = object()
 _CHUNK = 1 << 20  # elements that are compared at once, for the sake of memory
 _MOST_SHOWN = 100  # elements
-_PLACE = ("file", "offset", "size")
+_DIGITS = range(6, 10)  # 9 are enough for every float32
+_PLACE = ("file", "offset")
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,7 +263,14 @@ def _show_nested(value: Any, dtype: str) -> str:
     """Return numbers with as many digits as their type has."""
     if isinstance(value, list):
         return f"[{', '.join(_show_nested(entry, dtype) for entry in value)}]"
-    if isinstance(value, float) and not dtype.endswith("float64"):
-        text = f"{value:.9g}"
+    if isinstance(value, float) and math.isfinite(value) and not dtype.endswith("float64"):
+        text = next(text for digits in _DIGITS if _as_float32(float(text := f"{value:.{digits}g}")) == value)
         return text if set(text) - set("-0123456789") else f"{text}.0"
     return repr(value)
+
+
+def _as_float32(value: float) -> float:
+    try:
+        return float(struct.unpack("f", struct.pack("f", value))[0])
+    except OverflowError:
+        return math.inf
