@@ -171,7 +171,7 @@ def test_differences_of_what_is_not_finite(
     """NaN hides no difference that can be told."""
     wanted = pytest.approx((absolute, relative), nan_ok=True)
     for make in (list, torch.tensor):
-        found = differ(make(first), make(second), tmp_path)  # type: ignore[operator]
+        found = differ(make(first), make(second), tmp_path)
         assert found is not None
         assert (found.absolute, found.relative) == wanted
 
