@@ -101,12 +101,6 @@ RUNS = """
     @pytest.mark.xfail(reason="not yet")
     def test_xfail_that_differs(world):
         world.record("x", world.world_size, one_process=True)
-
-    @pytest.mark.distributed(2)
-    def test_subtests(world, subtests):
-        with subtests.test("inside"):
-            pass
-        world.record("x", 1, one_process=True)
 """
 
 
@@ -155,7 +149,7 @@ def test_surroundings_of_the_one_process(runs: Run) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["test_random_numbers", "test_warns", "test_xfail_that_passes", "test_subtests", "test_uses_random_numbers"]
+    "name", ["test_random_numbers", "test_warns", "test_xfail_that_passes", "test_uses_random_numbers"]
 )
 def test_agreement_passes(runs: Run, name: str) -> None:
     """A test begins with the same state of torch's generator on one process; fixtures and marks work as on ranks."""
@@ -236,11 +230,6 @@ FAILS = """
             os._exit(0)
 
     @pytest.mark.distributed(2)
-    def test_subtest(world, subtests):
-        with subtests.test("inside"):
-            assert not on_one(world), "too few in here"
-
-    @pytest.mark.distributed(2)
     def test_records_nothing(world):
         if world.world_size == 2:
             world.record("x", 1, one_process=True)
@@ -272,7 +261,6 @@ def fails(run_once: RunOnce) -> Run:
         ("test_dies", "the run on one process failed in call: the fresh process died in call: killed by SIGKILL", ""),
         ("test_hangs", "the run on one process failed in call: the fresh process was still in call", "in test_hangs"),
         ("test_exits", "the run on one process failed in call: the fresh process died in call: exited with", ""),
-        ("test_subtest", "the run on one process failed in call: contains 1 failed subtest", "too few in here"),
         ("test_records_nothing", "the ranks recorded other values than one process does:", "  (not recorded)"),
     ],
 )
@@ -296,7 +284,7 @@ def test_one_outcome_each(fails: Run) -> None:
     """The run goes on after each of them, and its end is that of any run with failures."""
     assert fails.outcome("test_passes") == "passed"
     assert sorted(set(fails.outcomes.values())) == ["failed", "passed"]
-    assert lines_with(fails.output, "11 failed, 1 passed"), fails.output
+    assert lines_with(fails.output, "10 failed, 1 passed"), fails.output
     assert fails.returncode == 1
 
 
@@ -304,6 +292,34 @@ def test_the_time_on_one_process_counts(fails: Run) -> None:
     """The two seconds that the one process hung are part of the duration of the test."""
     (line,) = lines_with(fails.output, "s call ", "test_fails.py::test_hangs")
     assert float(line.split("s ")[0]) >= 2.0
+
+
+SUBTESTS = """
+    import pytest
+
+    @pytest.mark.distributed(2)
+    def test_fails_alone(world, subtests):
+        with subtests.test("inside"):
+            assert world.world_size == 2, "too few in here"
+        world.record("x", 1, one_process=True)
+
+    @pytest.mark.distributed(2)
+    def test_passes_alone(world, subtests):
+        with subtests.test("inside"):
+            world.record("x", 1, one_process=True)
+"""
+
+
+@pytest.mark.skipif(int(pytest.__version__.split(".")[0]) < 9, reason="pytest has subtests since 9.0")
+def test_subtests(run_once: RunOnce) -> None:
+    """Those of the one process are part of its text, and are not counted beside those of the ranks."""
+    run = run_once({"test_subtests.py": SUBTESTS})
+    text = run.text("test_fails_alone").strip()
+
+    assert (run.outcome("test_fails_alone"), run.outcome("test_passes_alone")) == ("failed", "passed")
+    assert text.startswith("the run on one process failed in call: contains 1 failed subtest"), text
+    assert "AssertionError: too few in here" in text
+    assert lines_with(run.output, "1 failed, 1 passed in"), run.output
 
 
 FLAKY = """

@@ -162,7 +162,8 @@ def describe_one_process(verdicts: Mapping[str, PhaseVerdict], stories: Sequence
     longrepr = describe_failure(verdict, alone, [])
     crash = getattr(longrepr, "reprcrash", None)
     first = str(longrepr if crash is None else crash.message).strip().partition("\n")[0]
-    parts = [f"{_ON_ONE} failed in {phase}: {first}", _WHY_ON_ONE, str(longrepr)]
+    parts = [f"{_ON_ONE} failed in {phase}: {first}", _WHY_ON_ONE]
+    parts += [] if str(longrepr) == first else [str(longrepr)]
     parts += [str(report.longrepr) for report in merge_subreports(stories, alone) if report.failed]
     parts += [f"---- {name} (one process) ----\n{text}" for name, text in _sections(verdict, stories, phase, alone)]
     return "\n".join(parts)
