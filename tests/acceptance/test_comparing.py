@@ -258,3 +258,63 @@ def test_a_rank_that_hangs_is_the_failure(endings: Run, when: str) -> None:
 def test_the_next_test_is_compared(endings: Run) -> None:
     """After all of them."""
     assert endings.outcome("test_next") == "passed", endings.text("test_next")
+
+
+LARGE = """
+    import resource
+    import pytest
+    import torch
+
+    MEGABYTE = 1024  # of what ru_maxrss counts
+
+    @pytest.fixture(scope="module")
+    def model():
+        # Ten million parameters, forty megabytes.
+        torch.manual_seed(0)
+        return torch.nn.Sequential(*(torch.nn.Linear(1000, 1000) for _ in range(10)))
+
+    def peak():
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / MEGABYTE
+
+    @pytest.mark.distributed(2)
+    def test_equal(world, model):
+        before = peak()
+        world.record("model", model, rtol=1e-4)
+        assert peak() - before < 20
+
+    @pytest.mark.distributed(2)
+    def test_differs_little(world, model):
+        model[9].weight.data.fill_(1 + 1e-5 * world.rank)
+        world.record("model", model, rtol=1e-4)
+
+    @pytest.mark.distributed(2)
+    def test_differs(world, model):
+        model[9].weight.data.fill_(1)[999, 999] += world.rank
+        world.record("model", model, rtol=1e-4)
+"""
+PEAKS = """
+    import os, resource
+    import pytest
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(item):
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        result = yield
+        grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+        if "RANK" not in os.environ:  # in the pytest process, not in ranks
+            (item.config.rootpath / f"grown-{item.name}").write_text(str(grown / 1024))
+        return result
+"""
+
+
+def test_a_large_model_is_cheap(run_once: RunOnce) -> None:
+    """Equal models are not read by the pytest process; of others it holds what it compares, and no copy of all."""
+    run = run_once({"test_large.py": LARGE, "conftest.py": PEAKS}, "--basetemp=base")
+    grown = {name: float((run.folder / f"grown-{name}").read_text()) for name in run.outcomes}
+
+    assert run.outcomes == {"test_equal": "passed", "test_differs_little": "passed", "test_differs": "failed"}
+    assert lines_with(run.text("test_differs"), "    rank 1  [999, 999] = 2.0"), run.text("test_differs")
+    assert "1 of 1000000 differ, by up to 1 (relative: 1), rtol=0.0001, atol=0" in run.text("test_differs")
+    assert grown["test_equal"] < 20, grown
+    assert max(grown.values()) < 120, grown
+    assert list((run.folder / "base").rglob("values")) == []

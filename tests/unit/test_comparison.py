@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,7 +16,6 @@ from lightning_disttest.reporting.leaves import Recorded
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from lightning_disttest.reporting.stories import RankStory
     from tests.unit.conftest import Make
@@ -254,6 +254,16 @@ def test_ranks_are_compared_with_the_first(compare: Tell) -> None:
     """Two ranks may be twice the tolerance apart, if each is near enough to rank 0."""
     assert compare({"x": 1.0}, {"x": 1.1}, {"x": 0.9}, atol=0.11) == ""
     assert compare({"x": 1.1}, {"x": 1.0}, {"x": 0.9}, atol=0.11) != ""
+
+
+def test_a_lost_file_is_a_failure(make: Make, record: Record) -> None:
+    """Values that differ and can not be read are told of, and are no internal error."""
+    stories = [make.story(rank, records=record({"x": torch.full((3000,), float(rank))})) for rank in range(2)]
+    lost = Path(stories[1].records["x"].leaves["x"]["file"])
+    lost.unlink()
+
+    assert compare_records(stories).startswith("recorded values can not be compared, as the file of a large one can ")
+    assert str(lost) in compare_records(stories)
 
 
 def test_what_one_process_gives_too_needs_no_table(alone: Tell) -> None:

@@ -19,6 +19,7 @@ _MOST_BLOCKS = 10
 _RANKS_DIFFER = "the ranks recorded different values:"
 _ONE_DIFFERS = "the ranks recorded other values than one process does:"
 _ONE_PROCESS = "one process"
+_UNREADABLE = "recorded values can not be compared, as the file of a large one can not be read any more:"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +58,10 @@ def compare_with_one_process(stories: Sequence[RankStory], records: Mapping[str,
 
 
 def _table(heading: str, blocks: Iterable[list[str]]) -> str:
-    every = list(blocks)
+    try:
+        every = list(blocks)
+    except OSError as error:
+        return f"{_UNREADABLE} {error}"
     if not every:
         return ""
     lines = [line for block in every[:_MOST_BLOCKS] for line in block]
