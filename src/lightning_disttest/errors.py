@@ -234,12 +234,27 @@ class BarrierTimeout(DisttestError, TimeoutError):
 
 
 class NotRecordable(DisttestError, TypeError):
-    """Raised by ``world.record`` for a value that is not plain data, a tensor or an array."""
+    """Raised by ``world.record`` for a value that can not be compared; ``path`` is the part of it that can not."""
 
-    def __init__(self, name: str, value: object) -> None:
+    def __init__(self, name: str, path: str, reason: str) -> None:
+        super().__init__(f"world.record({name!r}, ...) can not record {path}: {reason}")
+
+
+class InvalidTolerance(DisttestError, ValueError):
+    """Raised by ``world.record`` for a tolerance that is no finite number of 0 or more."""
+
+    def __init__(self, name: str, argument: str, value: object) -> None:
+        super().__init__(f"world.record({name!r}, ...): {argument} is {value!r}; it has to be a number, 0 or more")
+
+
+class OneProcessRefused(DisttestError, RuntimeError):
+    """Raised by ``world.record(..., one_process=True)`` in a standalone test."""
+
+    def __init__(self, name: str, nodeid: str) -> None:
         super().__init__(
-            f"world.record({name!r}, ...) takes numbers, strings, booleans, None, lists, dicts with string keys, "
-            f"tensors and arrays; got {type(value).__name__}"
+            f"{nodeid} called world.record({name!r}, ..., one_process=True) in a standalone test, whose body decides "
+            "itself on how many processes it runs. Mark the test with @pytest.mark.distributed(world_size) and leave "
+            "the devices to trainer_factory; or record the value without one_process."
         )
 
 

@@ -7,9 +7,10 @@ import time
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+from lightning_disttest.engine import recording
 from lightning_disttest.engine.context import current_rank
 from lightning_disttest.engine.messages import ValueRecorded
-from lightning_disttest.errors import BarrierTimeout, NotRecordable
+from lightning_disttest.errors import BarrierTimeout, InvalidTolerance, OneProcessRefused
 
 if TYPE_CHECKING:
     import torch
@@ -98,19 +99,40 @@ class World:
                 raise  # a peer is gone
             raise BarrierTimeout(self.rank, waited, timeout, str(error).strip()) from None
 
-    def record(self, name: str, value: object) -> None:
+    def record(
+        self, name: str, value: object, *, rtol: float = 0.0, atol: float = 0.0, one_process: bool = False
+    ) -> None:
         """Record a value under a name; after the test it must be equal on all ranks, else the test fails.
 
         The value goes one way, to the pytest process, and is compared there: no rank waits for another, so this
-        can not hang. Plain data, tensors and arrays can be recorded; a second value of the same name replaces the
-        first. In a plain test there is nothing to compare.
+        can not hang. Plain data, tensors, arrays, modules, optimizers, and dicts and lists of them can be recorded; a
+        second value of the same name replaces the first. In a plain test there is nothing to compare.
+
+        Args:
+            name: what the value is called in the report.
+            value: the value as it is now; what becomes of it later does not count.
+            rtol: how far floats and tensors may be from those of rank 0: ``atol + rtol * |value of rank 0|``, as in
+                ``torch.testing.assert_close``. Their types and shapes have to be the same.
+            atol: see ``rtol``.
+            one_process: the value must also be what one process records under this name. When the test has passed on
+                its ranks, it runs once more in a new world of one rank; it fails if that run does.
 
         Raises:
-            NotRecordable: if the value is none of these.
+            NotRecordable: if the value, or a part of it, is none of these.
+            InvalidTolerance: if a tolerance is no finite number of 0 or more.
+            OneProcessRefused: if ``one_process`` is asked for in a standalone test.
+            OSError: if a large value can not be written to the disk, where the pytest process reads it.
         """
-        plain = _to_plain(name, value)
-        if self._context is not None:
-            self._context.send(ValueRecorded(name, plain))
+        __tracebackhide__ = True
+        for argument, tolerance in (("rtol", rtol), ("atol", atol)):
+            if not recording.is_tolerance(tolerance):
+                raise InvalidTolerance(name, argument, tolerance)
+        context = self._context
+        if one_process and context is not None and context.kind == "standalone":
+            raise OneProcessRefused(name, context.nodeid)
+        leaves = recording.leaves_of(name, value, context.folder if context is not None else "")
+        if context is not None:
+            context.send(ValueRecorded(name, leaves, float(rtol), float(atol), bool(one_process)))
 
 
 def make_world() -> World:
@@ -121,17 +143,3 @@ def make_world() -> World:
 def _group_exists() -> bool:
     dist: Any = sys.modules.get("torch.distributed")
     return dist is not None and dist.is_available() and bool(dist.is_initialized())
-
-
-def _to_plain(name: str, value: Any) -> Any:
-    if value is None or isinstance(value, (bool, int, float, str)):
-        return value
-    if isinstance(value, (list, tuple)):
-        return [_to_plain(name, entry) for entry in value]
-    if isinstance(value, dict) and all(isinstance(key, str) for key in value):
-        return {key: _to_plain(name, entry) for key, entry in value.items()}
-    if hasattr(value, "detach"):
-        value = value.detach().cpu()
-    if hasattr(value, "tolist"):
-        return {"dtype": str(value.dtype), "shape": list(value.shape), "values": value.tolist()}
-    raise NotRecordable(name, value)

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lightning_disttest.engine.channel import Channel, channel_pair
-from lightning_disttest.engine.messages import ItemFinished, JoinFailed, RankForked, Retire, encode
+from lightning_disttest.engine.messages import ItemFinished, JoinFailed, RankForked, Retire
+from lightning_disttest.engine.wire import encode
 from lightning_disttest.errors import ChannelBroken
 
 if TYPE_CHECKING:

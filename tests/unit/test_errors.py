@@ -131,9 +131,18 @@ TEXTS: list[tuple[errors.DisttestError, str]] = [
         "rank 0 waited 1.5 s (limit 1.5 s) in world.barrier() for the other ranks: rank 1 did not come",
     ),
     (
-        errors.NotRecordable("loss", object),
-        "world.record('loss', ...) takes numbers, strings, booleans, None, lists, dicts with string keys, "
-        "tensors and arrays; got type",
+        errors.NotRecordable("loss", "loss['a']", "it is a sparse tensor"),
+        "world.record('loss', ...) can not record loss['a']: it is a sparse tensor",
+    ),
+    (
+        errors.InvalidTolerance("loss", "rtol", -1),
+        "world.record('loss', ...): rtol is -1; it has to be a number, 0 or more",
+    ),
+    (
+        errors.OneProcessRefused("loss", "t.py::a"),
+        "t.py::a called world.record('loss', ..., one_process=True) in a standalone test, whose body decides itself "
+        "on how many processes it runs. Mark the test with @pytest.mark.distributed(world_size) and leave the devices "
+        "to trainer_factory; or record the value without one_process.",
     ),
     (
         errors.FaultMisused("faults.kill: rank=-1 is no rank"),
@@ -169,6 +178,8 @@ ALSO: dict[str, type[Exception]] = {
     "WorldMismatch": ValueError,
     "BarrierTimeout": TimeoutError,
     "NotRecordable": TypeError,
+    "InvalidTolerance": ValueError,
+    "OneProcessRefused": RuntimeError,
     "MissingPackage": ImportError,
     "FaultMisused": ValueError,
 }

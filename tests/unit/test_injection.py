@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import pickle
 import signal
+import socket
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -195,7 +196,7 @@ def test_callback_of_the_package_in_use(faults: Faults) -> None:
 
 def test_rank_is_that_of_this_process_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """A process that a rank has forked inherits what the rank knew of itself, and is no rank."""
-    told = RankContext(1, 2, "static", "cpu", "gloo", 0, "", print, lambda _: [])
+    told = RankContext(1, 2, "static", "cpu", "gloo", 0, "", print, lambda _: [], lambda _: socket.socket())
     monkeypatch.setattr(context, "_current", None)
     monkeypatch.setattr(context, "_pid", 0)
     context.enter_rank(told)

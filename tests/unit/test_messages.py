@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from lightning_disttest.engine import messages
+from lightning_disttest.engine import messages, wire
 from lightning_disttest.errors import ChannelBroken
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ WIRE: dict[str, tuple[str, ...]] = {
     "ReportMade": ("report",),
     "PhasePassed": ("when", "start", "stop", "duration"),
     "WarningRecorded": ("category", "message", "filename", "lineno", "when", "nodeid"),
-    "ValueRecorded": ("name", "value"),
+    "ValueRecorded": ("name", "leaves", "rtol", "atol", "one_process"),
     "SuitePropertyRecorded": ("name", "value"),
     "LaunchRanks": ("environments",),
     "WarmProcessWanted": ("modules",),
@@ -76,7 +76,7 @@ SAMPLES: list[Message] = [
     messages.ReportMade({"outcome": "passed", "sections": [["Captured stdout", "a\nb\x00\ud800"]]}),
     messages.PhasePassed("call", 1700000000.25, 1700000000.5, 0.25),
     messages.WarningRecorded("builtins:UserWarning", "look out", "test_it.py", 3, "runtest", "test_it.py::test"),
-    messages.ValueRecorded("loss", [1.5, None, {"deep": True}]),
+    messages.ValueRecorded("loss", [["loss", {"container": "list"}], ["loss[0]", 1.5]], 0.0, 0.5, True),
     messages.SuitePropertyRecorded("device", "Zoë's <GPU>"),
     messages.LaunchRanks([{"LOCAL_RANK": "1"}]),
     messages.WarmProcessWanted(["torch"]),
@@ -105,7 +105,7 @@ def test_samples_cover_every_message() -> None:
 @pytest.mark.parametrize("message", SAMPLES, ids=lambda message: type(message).__name__)
 def test_round_trip_returns_an_equal_message(message: Message) -> None:
     """What is decoded equals what was encoded."""
-    assert message == messages.decode(messages.encode(message))
+    assert message == wire.decode(wire.encode(message))
 
 
 @pytest.mark.parametrize("message", SAMPLES, ids=lambda message: type(message).__name__)
@@ -113,7 +113,7 @@ def test_wire_holds_one_flat_json_object(message: Message) -> None:
     """A message travels as a JSON object of its type and its fields, and nothing else."""
     name = type(message).__name__
 
-    body = json.loads(messages.encode(message))
+    body = json.loads(wire.encode(message))
 
     assert body.pop("type") == name
     assert WIRE[name] == tuple(body)
@@ -143,7 +143,7 @@ def test_messages_can_not_be_changed() -> None:
 def test_what_is_no_message_is_refused(data: bytes, problem: str) -> None:
     """An unknown type, a missing or additional field, and broken data are a broken channel, with the data shown."""
     with pytest.raises(ChannelBroken) as caught:
-        messages.decode(data)
+        wire.decode(data)
 
     assert str(caught.value).startswith(f"a channel between processes broke: not a message: {data!r} (")
     assert problem in str(caught.value)
@@ -152,7 +152,7 @@ def test_what_is_no_message_is_refused(data: bytes, problem: str) -> None:
 def test_refusal_shows_no_more_than_the_start_of_the_data() -> None:
     """A megabyte of rubbish does not fill the terminal."""
     with pytest.raises(ChannelBroken) as caught:
-        messages.decode(b"x" * 1_000_000)
+        wire.decode(b"x" * 1_000_000)
 
     assert len(str(caught.value)) < 300
 
@@ -161,7 +161,7 @@ def test_objects_travel_as_their_repr() -> None:
     """A value that is not plain data, as user properties may be, arrives as text and is never pickled."""
     sent = messages.ReportMade({"user_properties": [["device", complex(1, 2)], ["raw", b"\x00"]]})
 
-    received = messages.decode(messages.encode(sent))
+    received = wire.decode(wire.encode(sent))
 
     assert messages.ReportMade({"user_properties": [["device", "(1+2j)"], ["raw", "b'\\x00'"]]}) == received
 
@@ -178,7 +178,7 @@ def test_keys_that_json_does_not_know_travel_as_their_repr(value: object, arrive
     """A user property with a dict that JSON can not hold arrives with its keys as text, and the rest as it was."""
     sent = messages.ReportMade({"user_properties": [["name", value]], "sections": [["out", "text"]]})
 
-    received = messages.decode(messages.encode(sent))
+    received = wire.decode(wire.encode(sent))
 
     assert messages.ReportMade({"user_properties": [["name", arrives]], "sections": [["out", "text"]]}) == received
 
@@ -199,7 +199,7 @@ def test_value_that_holds_itself_does_not_stop_its_report(kind: str) -> None:
     """The report of a user property that holds itself comes through, with the rest of it as it was."""
     sent = messages.ReportMade({"user_properties": [["name", holds_itself(kind)]], "sections": [["out", "text"]]})
 
-    received = messages.decode(messages.encode(sent))
+    received = wire.decode(wire.encode(sent))
 
     assert isinstance(received, messages.ReportMade)
     assert received.report["user_properties"][0][0] == "name"
@@ -211,7 +211,7 @@ def test_value_that_holds_itself_is_cut_where_it_closes(kind: str) -> None:
     """A user property that holds itself arrives with its repr in the place where it does."""
     value = holds_itself(kind)
 
-    received = messages.decode(messages.encode(messages.ReportMade({"user_properties": [["name", value]]})))
+    received = wire.decode(wire.encode(messages.ReportMade({"user_properties": [["name", value]]})))
 
     cut = {"list": [repr(value)], "dict": {"self": repr(value)}}[kind]
     assert messages.ReportMade({"user_properties": [["name", cut]]}) == received
@@ -229,7 +229,7 @@ def test_value_without_a_repr_does_not_stop_its_report() -> None:
     """The report of a user property that can not even be shown comes through, as it does in a plain test."""
     sent = messages.ReportMade({"user_properties": [["name", Unspeakable()]], "sections": [["out", "text"]]})
 
-    received = messages.decode(messages.encode(sent))
+    received = wire.decode(wire.encode(sent))
 
     assert isinstance(received, messages.ReportMade)
     assert received.report["sections"] == [["out", "text"]]

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from lightning_disttest.engine.messages import ReportMade, decode, encode
+from lightning_disttest.engine.messages import ReportMade
 from lightning_disttest.engine.stand_ins import describe_chain, find_class, stand_in
+from lightning_disttest.engine.wire import decode, encode
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -41,7 +41,7 @@ class OneRank:
     """Stands for the supervisor of one rank: answers questions, and has news while it does or later."""
 
     def __init__(self, while_asked: Event | None = None, later: Event | None = None) -> None:
-        channel: Any = SimpleNamespace(send=lambda _: None)
+        channel: Any = SimpleNamespace(send=lambda *_: None)
         files: Any = FILES
         self.handle = RankHandle(0, 0, channel, files, pid=2**22 + 1, tells=True)
         self.slept: list[float | None] = []

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 import torch.distributed
 
+from lightning_disttest.reporting.leaves import Recorded
 from lightning_disttest.reporting.stories import Fate
 from lightning_disttest.reporting.verdict import (
     Kind,
@@ -602,19 +603,21 @@ def test_passed_and_skipped_subtests_change_nothing(make: Make) -> None:
 
 def test_different_records_fail_a_test_that_passed(make: Make) -> None:
     """Values that differ between ranks fail the call, with a table."""
-    stories = [make.story(rank, *make.passed(), records={"loss": rank}) for rank in range(2)]
+    stories = [make.story(rank, *make.passed(), records={"loss": Recorded({"loss": rank})}) for rank in range(2)]
 
     verdict = judge(stories)["call"]
 
     assert verdict.outcome == "failed"
-    assert "'loss'" in verdict.disagreement
+    assert "  loss\n" in verdict.disagreement
 
 
 def test_records_of_a_failed_test_are_not_compared(make: Make) -> None:
     """A rank that failed before it recorded is not accused of another value."""
     failed = (make.report("setup"), make.failed("call", ValueError("own")), make.report("teardown"))
 
-    verdict = judge([make.story(0, *make.passed(), records={"loss": 1}), make.story(1, *failed)])["call"]
+    verdict = judge([make.story(0, *make.passed(), records={"loss": Recorded({"loss": 1})}), make.story(1, *failed)])[
+        "call"
+    ]
 
     assert verdict.disagreement == ""
 
@@ -623,7 +626,7 @@ def test_records_of_a_failed_test_are_not_compared(make: Make) -> None:
 def test_records_are_not_compared_if_a_rank_did_not_finish(make: Make, fate: str) -> None:
     """A rank that died or was ended in its teardown fails that, and is not accused of another value as well."""
     late = make.failed("teardown", ValueError("late"))
-    finished = make.story(0, *make.passed("setup", "call"), late, records={"loss": 1})
+    finished = make.story(0, *make.passed("setup", "call"), late, records={"loss": Recorded({"loss": 1})})
     unfinished = getattr(make, fate)(1, "teardown", *make.passed("setup", "call"))
 
     verdicts = judge([finished, unfinished])
@@ -736,9 +739,9 @@ HOW = "was ended by the test's own fault (SIGKILL on rank 1 at step 3)"
 
 def test_planned_end_leaves_the_outcome_to_the_others(make: Make) -> None:
     """A rank that ended as planned is neither a death, nor a rank that did not pass; values are compared without it."""
-    ended = make.story(1, *make.passed()[:1], fate=Fate.PLANNED, phase="call", how=HOW, records={"x": 1})
-    passed = make.story(0, *make.passed(), records={"x": 2})
-    other = make.story(2, *make.passed(), records={"x": 3})
+    ended = make.story(1, *make.passed()[:1], fate=Fate.PLANNED, phase="call", how=HOW, records={"x": Recorded({"x": 1})})
+    passed = make.story(0, *make.passed(), records={"x": Recorded({"x": 2})})
+    other = make.story(2, *make.passed(), records={"x": Recorded({"x": 3})})
 
     assert outcomes(judge([passed, ended])) == {"setup": "passed", "call": "passed", "teardown": "passed"}
     assert "rank 2: 3" in judge([passed, ended, other])["call"].disagreement

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
 
 from lightning_disttest.engine.context import RankContext, current_rank
-from lightning_disttest.engine.messages import ValueRecorded, decode, encode
-from lightning_disttest.errors import BarrierTimeout, NotRecordable
+from lightning_disttest.engine.messages import ValueRecorded
+from lightning_disttest.engine.recording import leaves_of
+from lightning_disttest.engine.wire import decode, encode
+from lightning_disttest.errors import BarrierTimeout, InvalidTolerance, NotRecordable, OneProcessRefused
 from lightning_disttest.world import World
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from lightning_disttest.engine.messages import FromRank
 
 
@@ -90,47 +96,48 @@ def test_barrier_that_fails_before_its_limit_is_no_timeout() -> None:
     assert caught.type is RuntimeError
 
 
-def tensor(dtype: str, shape: list[int], values: object) -> dict[str, object]:
-    """Return what a tensor becomes on its way."""
-    return {"dtype": f"torch.{dtype}", "shape": shape, "values": values}
-
-
-@pytest.mark.parametrize(
-    ("value", "plain"),
-    [
-        (1, 1),
-        ("text", "text"),
-        (None, None),
-        ((1, 2.5), [1, 2.5]),
-        ({"a": (True,)}, {"a": [True]}),
-        (torch.tensor([[1.0, 2.0]], requires_grad=True), tensor("float32", [1, 2], [[1.0, 2.0]])),
-        (torch.tensor(3), tensor("int64", [], 3)),
-        ([torch.tensor(3)], [tensor("int64", [], 3)]),
-    ],
-    ids=["int", "str", "None", "tuple", "dict", "tensor", "scalar", "nested"],
-)
-def test_recorded_value_is_sent_as_plain_data(value: object, plain: object) -> None:
-    """Plain data, tensors, and containers of them become plain data, which travels unchanged."""
+@pytest.mark.parametrize("value", [torch.ones(2), {"weight": torch.zeros(3000)}, [1.5, None]])
+def test_recorded_value_is_sent_in_one_message(value: object, tmp_path: Path) -> None:
+    """With its parts, how to compare them, and nothing that changes on its way."""
     sent = Sent()
+    world = World(replace(sent.context(), folder=str(tmp_path)))
 
-    World(sent.context()).record("x", value)
+    world.record("x", value, rtol=1, atol=0.5, one_process=True)
 
-    assert sent == [ValueRecorded("x", plain)]
+    assert sent == [ValueRecorded("x", leaves_of("x", value, str(tmp_path)), 1.0, 0.5, True)]
     assert sent == [decode(encode(message)) for message in sent]
 
 
-@pytest.mark.parametrize(
-    "value",
-    [object(), {1: "a"}, {"a": {2}}, [object()], len],
-    ids=["object", "keys", "set", "nested", "function"],
-)
 @pytest.mark.parametrize("in_rank", [True, False])
-def test_other_values_are_refused_everywhere(value: Any, in_rank: bool) -> None:
+@pytest.mark.parametrize(
+    ("value", "how", "error"),
+    [
+        ({"a": {2}}, {}, NotRecordable),
+        (1.0, {"rtol": -1.0}, InvalidTolerance),
+        (1.0, {"atol": math.nan}, InvalidTolerance),
+    ],
+)
+def test_what_is_wrong_is_refused_everywhere(
+    value: object, how: dict[str, Any], error: type[Exception], in_rank: bool
+) -> None:
     """What can not be compared is refused, in a plain test as in a rank, and nothing is sent."""
     sent = Sent()
     world = World(sent.context() if in_rank else None)
 
-    with pytest.raises(NotRecordable, match=r"world\.record\('x', \.\.\.\) takes numbers"):
-        world.record("x", value)
+    with pytest.raises(error):
+        world.record("x", value, **how)
 
     assert sent == []
+
+
+def test_one_process_is_refused_in_standalone_tests() -> None:
+    """Without it a standalone test may record, and a plain test may give every argument."""
+    sent = Sent()
+    world = World(replace(sent.context(), kind="standalone"))
+
+    with pytest.raises(OneProcessRefused, match=r"^test_it\.py::test called world\.record\('x', "):
+        world.record("x", 1, one_process=True)
+    world.record("x", 1)
+    World(None).record("x", 1, one_process=True, rtol=0.1)
+
+    assert sent == [ValueRecorded("x", [["x", 1]], 0.0, 0.0, False)]

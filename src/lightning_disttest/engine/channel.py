@@ -7,9 +7,13 @@ import contextlib
 import os
 import socket
 import struct
+from typing import TYPE_CHECKING
 
-from lightning_disttest.engine.messages import Message, decode, encode
+from lightning_disttest.engine.wire import decode, encode
 from lightning_disttest.errors import ChannelBroken
+
+if TYPE_CHECKING:
+    from lightning_disttest.engine.messages import Message
 
 _HEADER = struct.Struct("!I")
 _CHUNK = 1 << 18

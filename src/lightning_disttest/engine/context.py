@@ -28,6 +28,7 @@ class RankContext:
         send: sends a message to the controller.
         launch: asks the controller for further ranks that run the same test, one per environment; returns pids.
         connect_warm: asks the controller for a connection to the interpreter that has imported these modules.
+        folder: where this rank leaves for the controller what is too large for a message; it need not be there yet.
     """
 
     rank: int
@@ -40,6 +41,7 @@ class RankContext:
     send: Callable[[FromRank], None]
     launch: Callable[[list[dict[str, str]]], list[int]]
     connect_warm: Callable[[list[str]], socket.socket]
+    folder: str = ""
 
 
 _current: RankContext | None = None

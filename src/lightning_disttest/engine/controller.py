@@ -8,15 +8,16 @@ import re
 import secrets
 import time
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 
-from lightning_disttest.engine import guard, measuring, processes, pytest_bridge, stand_ins
+from lightning_disttest.engine import guard, measuring, one_process, processes, pytest_bridge, stand_ins
 from lightning_disttest.engine.journal import Journal
 from lightning_disttest.engine.messages import RunItem
+from lightning_disttest.engine.one_process import OneProcess
 from lightning_disttest.engine.rank import prepare_zygote, rank_main
 from lightning_disttest.engine.supervisor import Supervisor
 from lightning_disttest.engine.testrun import TestRun
@@ -49,6 +50,14 @@ class _Outcome:
     stories: Sequence[RankStory]
     frame: Frame
     properties: list[tuple[str, object]]
+
+    @property
+    def passed(self) -> bool:
+        return all(verdict.outcome == "passed" for verdict in self.verdicts.values())
+
+    def after_one_process(self, verdict: PhaseVerdict, seconds: float) -> _Outcome:
+        verdicts = self.verdicts | ({} if verdict.outcome == "passed" else {"call": verdict})
+        return replace(self, verdicts=verdicts, frame=replace(self.frame, seconds_on_one=seconds))
 
 
 _OUTCOME = pytest.StashKey[_Outcome]()
@@ -180,6 +189,8 @@ class Controller:
                 record, outcome = self._run(item, plan, self._pool)
         except (ZygoteLost, RankNotStarted) as error:
             reason = error
+        finally:
+            self._pool.remove_values()
         if reason is not None:  # not in the except clause, or pytest would show both exceptions
             _fail(item, reason)
         item.stash[_OUTCOME] = outcome
@@ -207,13 +218,14 @@ class Controller:
             pool.end(world)
             # On new ranks: it never began.
             world, record, message = self._run_on_ranks(item, plan, pool, timeout, command)
-        tmp_path = Path(message.tmp_path)
         world.last_nodeid = item.nodeid
         world.limit = timeout or _RETIRE_S
         problems = self._release(world, record, pool, message)
         outcome = self._judge(item, plan, record, problems, timeout, command)
-        passed = all(verdict.outcome == "passed" for verdict in outcome.verdicts.values())
-        pytest_bridge.retain_tmp_path(self._config, tmp_path, passed)
+        if outcome.passed and one_process.is_wanted(record.stories):
+            alone = OneProcess(self._supervisor, pool, self._settings, self._journal)
+            outcome = outcome.after_one_process(*alone.run(item, world.spec, message, outcome.stories, outcome.frame))
+        pytest_bridge.retain_tmp_path(self._config, Path(message.tmp_path), outcome.passed)
         return record, outcome
 
     def _run_on_ranks(

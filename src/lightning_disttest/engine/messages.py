@@ -6,11 +6,8 @@ ever pickled and a field can only hold plain data.
 
 from __future__ import annotations
 
-import json
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
-
-from lightning_disttest.errors import ChannelBroken
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,10 +169,13 @@ class WarningRecorded:
 
 @dataclass(frozen=True, slots=True)
 class ValueRecorded:
-    """Rank to controller: the test called ``world.record(name, value)``."""
+    """Rank to controller: the test called ``world.record``; ``leaves`` are pairs of a path and what is there."""
 
     name: str
-    value: Any
+    leaves: list[list[Any]]
+    rtol: float
+    atol: float
+    one_process: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -337,55 +337,3 @@ MESSAGES: dict[str, type[Any]] = {
         Retired,
     )
 }
-_DEEPEST = 20
-_FIELDS = {name: tuple(field.name for field in fields(cls)) for name, cls in MESSAGES.items()}
-
-
-def encode(message: Message) -> bytes:
-    """Return the bytes of a message.
-
-    Values inside a report that are not plain data (``user_properties`` may hold anything) travel as their ``repr``.
-    """
-    name = type(message).__name__
-    body = {field: getattr(message, field) for field in _FIELDS[name]}
-    body["type"] = name
-    try:
-        return json.dumps(body, default=_safe_repr).encode()
-    except (TypeError, ValueError, RecursionError):
-        return json.dumps(_to_plain(body, ())).encode()
-
-
-def _to_plain(value: Any, path: tuple[int, ...]) -> Any:
-    """Replace what JSON can not hold by its repr: odd keys, containers that hold themselves or go too deep.
-
-    ``path`` are the ids of the containers around the value.
-    """
-    if value is None or isinstance(value, (bool, int, float, str)):
-        return value
-    if isinstance(value, (dict, list, tuple)) and id(value) not in path and len(path) < _DEEPEST:
-        inside = (*path, id(value))
-        if isinstance(value, dict):
-            return {k if isinstance(k, str) else _safe_repr(k): _to_plain(v, inside) for k, v in value.items()}
-        return [_to_plain(entry, inside) for entry in value]
-    return _safe_repr(value)
-
-
-def _safe_repr(value: object) -> str:
-    try:
-        return repr(value)
-    except Exception as error:  # noqa: BLE001  whatever a user's __repr__ raises, the report has to travel
-        return f"<{type(value).__name__} object, whose repr raised {type(error).__name__}>"
-
-
-def decode(data: bytes) -> Message:
-    """Return the message that ``data`` holds.
-
-    Raises:
-        ChannelBroken: if it is no message, or one with other fields than ours.
-    """
-    try:
-        body = json.loads(data)
-        message: Message = MESSAGES[body.pop("type")](**body)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ChannelBroken(f"not a message: {data[:80]!r} ({error})") from error
-    return message

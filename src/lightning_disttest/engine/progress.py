@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from lightning_disttest.engine import processes
 from lightning_disttest.engine.inspection import NOT_LOOKED_AT, Sight
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     import pytest
 
     from lightning_disttest.engine.messages import FaultAnnounced
+    from lightning_disttest.reporting.leaves import Recorded
 
 End = Ended | Silenced | Interrupted | JoinFailed
 
@@ -27,7 +28,7 @@ class Progress:
     handle: RankHandle
     reports: list[pytest.TestReport] = field(default_factory=list)
     arrivals: list[int] = field(default_factory=list)
-    records: dict[str, Any] = field(default_factory=dict)
+    records: dict[str, Recorded] = field(default_factory=dict)
     finished: bool = False
     retired: bool = False
     dead: bool = False

@@ -23,6 +23,7 @@ from lightning_disttest.engine import (
     processes,
     pytest_bridge,
     pytest_in_rank,
+    recording,
     rendezvous,
 )
 from lightning_disttest.engine.channel import Channel
@@ -73,6 +74,7 @@ class Rank:
             send=self.send,
             launch=self._launch,
             connect_warm=self._connect_warm,
+            folder=str(Path(request.store).with_name(recording.FOLDER) / str(request.token)),
         )
         self._leaks: LeakGuard | None = None
         if request.kind == "static":  # the others end after their test

@@ -37,6 +37,7 @@ from lightning_disttest.engine.progress import (
 )
 from lightning_disttest.engine.supervisor import Ended, Event, Silenced, Supervisor
 from lightning_disttest.engine.worlds import describe_staying
+from lightning_disttest.reporting.leaves import Recorded
 from lightning_disttest.reporting.stories import Fate, RankStory, is_subreport, is_xfailed
 from lightning_disttest.reporting.waiting import describe_quiet, waits_in_vain
 
@@ -206,7 +207,7 @@ class TestRun:
             case WarningRecorded():
                 self._warnings.append((progress.handle.rank, event))
             case ValueRecorded():
-                progress.records[event.name] = event.value
+                progress.records[event.name] = Recorded(dict(event.leaves), event.rtol, event.atol, event.one_process)
             case SuitePropertyRecorded():
                 self._properties.append((progress.handle.rank, event))
             case FixturesFailed():

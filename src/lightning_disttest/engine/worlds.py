@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import itertools
+import shutil
 import signal
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from lightning_disttest.engine import processes
+from lightning_disttest.engine import processes, recording
 from lightning_disttest.engine.memory import MemoryWatch
 from lightning_disttest.engine.messages import (
     ForkRank,
@@ -143,6 +144,10 @@ class WorldPool:
     def kept(self) -> Iterable[LiveWorld]:
         """Return the static worlds that are kept now."""
         return list(self._kept.values())
+
+    def remove_values(self) -> None:
+        """Remove the large values that the ranks of a test have recorded, if there are any."""
+        shutil.rmtree(self.folder / recording.FOLDER, ignore_errors=True)
 
     def end_all(self) -> None:
         """End every world that is left, at once."""

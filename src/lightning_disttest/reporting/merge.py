@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import dataclasses
 import itertools
 import re
 from dataclasses import dataclass
@@ -28,7 +29,7 @@ from lightning_disttest.reporting.verdict import Kind, PhaseVerdict, Trouble, is
 from lightning_disttest.reporting.waiting import describe_state
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     import pytest
 
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
 
 Element = tuple[ReprTraceback, "ReprFileLocation | None", "str | None"]
 _LAST_LINES = 20
+_ON_ONE = "the run on one process"
+_WHY_ON_ONE = "The test has passed on its ranks; world.record(..., one_process=True) compares it with that run."
 _OURS = {"wasxfail", EXCEPTIONS}  # parts of the verdict
 _NUMBERS_OF_ITS_OWN = re.compile(r"0x[0-9a-f]+|(?<=^Thread )\d+", re.MULTILINE)
 
@@ -44,7 +47,7 @@ _NUMBERS_OF_ITS_OWN = re.compile(r"0x[0-9a-f]+|(?<=^Thread )\d+", re.MULTILINE)
 class Frame:
     """What the reports of one test have in common: where it ran; its limit, grace and length in seconds.
 
-    ``command`` runs this test again, alone.
+    ``command`` runs this test again, alone. ``seconds_on_one`` is the length of its run on one process.
     """
 
     path: str
@@ -56,6 +59,7 @@ class Frame:
     seconds: float
     rank_output: RankOutput
     command: str
+    seconds_on_one: float = 0.0
 
 
 def apply_verdict(report: pytest.TestReport, verdict: PhaseVerdict, stories: Sequence[RankStory], frame: Frame) -> None:
@@ -86,6 +90,7 @@ def _duration(phase: str, stories: Sequence[RankStory], frame: Frame) -> float:
         name: max((r.duration for story in stories if (r := story.report_of(name)) is not None), default=0.0)
         for name in PHASES
     }
+    longest["call"] += frame.seconds_on_one
     unfinished = [story for story in stories if story.fate is not Fate.FINISHED and story.phase_reported == phase]
     if not unfinished or (longest[phase] and all(story.fate is not Fate.TIMED_OUT for story in unfinished)):
         return longest[phase]
@@ -143,6 +148,25 @@ def describe_failure(verdict: PhaseVerdict, frame: Frame, finished: Sequence[Ran
     failed = {trouble.story.rank for trouble in troubles}
     others = [story.rank for story in finished if story.rank not in failed]
     return _chain(troubles, frame, others, verdict.disagreement, verdict.explanation)
+
+
+def describe_one_process(verdicts: Mapping[str, PhaseVerdict], stories: Sequence[RankStory], frame: Frame) -> str:
+    """Return what to say of the run of a test on one process that did not pass; ``frame`` is that of the test."""
+    alone = dataclasses.replace(frame, world_size=1, is_fresh_process=True)
+    phase, verdict = next((when, verdict) for when, verdict in verdicts.items() if verdict.outcome != "passed")
+    if verdict.wasxfail is not None:
+        return f"{_ON_ONE} failed as expected ({verdict.wasxfail or 'xfail'})\n{_WHY_ON_ONE}"
+    if verdict.outcome == "skipped":
+        reason = verdict.skip[2] if isinstance(verdict.skip, tuple) else verdict.skip
+        return f"{_ON_ONE} was skipped: {str(reason).removeprefix('Skipped: ')}\n{_WHY_ON_ONE}"
+    longrepr = describe_failure(verdict, alone, [])
+    crash = getattr(longrepr, "reprcrash", None)
+    first = str(longrepr if crash is None else crash.message).strip().partition("\n")[0]
+    parts = [f"{_ON_ONE} failed in {phase}: {first}", _WHY_ON_ONE]
+    parts += [] if str(longrepr) == first else [str(longrepr)]
+    parts += [str(report.longrepr) for report in merge_subreports(stories, alone) if report.failed]
+    parts += [f"---- {name} (one process) ----\n{text}" for name, text in _sections(verdict, stories, phase, alone)]
+    return "\n".join(parts)
 
 
 def _merge_subreport(group: list[tuple[RankStory, pytest.TestReport, int]], frame: Frame) -> pytest.TestReport:

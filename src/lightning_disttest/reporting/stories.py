@@ -8,13 +8,14 @@ import os
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     import pytest
 
+    from lightning_disttest.reporting.leaves import Recorded
     from lightning_disttest.reporting.waiting import Collective
 
 _FRAME = re.compile(r'^  File "(.+)", line (\d+) in (.+)$', re.MULTILINE)
@@ -83,7 +84,7 @@ class RankStory:
     is_stopped: bool = False
     is_silent: bool = False
     unreported: str = ""
-    records: dict[str, Any] = field(default_factory=dict)
+    records: dict[str, Recorded] = field(default_factory=dict)
 
     @property
     def place(self) -> str:
