@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lightning_disttest import hookspecs
-from lightning_disttest.engine import guard, stopped_runs
+from lightning_disttest.engine import guard, running_tests, stopped_runs
 from lightning_disttest.engine.context import current_rank
 from lightning_disttest.errors import ConditionUnclear, InvalidMarks, MarkTooLate, RequirementMissing, UsageFault
 from lightning_disttest.selection import filters, marks, nothing_ran, removals, requirements
 from lightning_disttest.settings import SETTINGS, add_options, find_option, resolve
-from lightning_disttest.strategies import flags, launchers
+from lightning_disttest.strategies import flags, launchers, multiprocess
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
@@ -46,6 +46,7 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
     """Prepare for the import of torch and Lightning, which a conftest may do already."""
     guard.watch_torch()
     launchers.watch_lightning()
+    multiprocess.watch_lightning()
     flags.watch_trainers()
     with _usage_errors():
         settings = resolve(early_config, namespace=early_config.known_args_namespace)
@@ -131,7 +132,8 @@ def _plan(config: pytest.Config, items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Skip a test for which this machine lacks a device, or fail it if that was required."""
+    """Note the test; skip it if this machine lacks a device for it, or fail it if that was required."""
+    running_tests.begin(item)
     if current_rank() is not None:
         return  # decided in the controller
     problem = lack = None
@@ -152,6 +154,11 @@ def pytest_runtest_call(item: pytest.Item) -> None:
     """Fail a test that a fixture has marked: it runs here already, and the mark would be ignored."""
     if current_rank() is None and (late := marks.late_mark(item)) is not None:
         pytest.fail(str(MarkTooLate(item.nodeid, late)), pytrace=False)
+
+
+def pytest_runtest_logfinish(nodeid: str) -> None:
+    """Note that the test has ended: what is launched now has no time limit of a test."""
+    running_tests.end(nodeid)
 
 
 def pytest_report_collectionfinish(config: pytest.Config, items: list[pytest.Item]) -> list[str]:

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import pytest
 import torch.distributed
 
+from lightning_disttest.reporting.causes import Kind
 from lightning_disttest.reporting.stories import Fate
 from lightning_disttest.reporting.verdict import (
-    Kind,
     PhaseVerdict,
     add_problems,
     describe_leaving,

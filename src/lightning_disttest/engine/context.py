@@ -25,6 +25,8 @@ class RankContext:
         nodeid: the test that runs.
         send: sends a message to the controller.
         launch: asks the controller for further ranks that run the same test, one per environment; returns pids.
+        deadline: when the time limit of the test is reached, on the monotonic clock; None if it has none.
+        limit: that limit in seconds; 0 if it has none.
     """
 
     rank: int
@@ -36,6 +38,8 @@ class RankContext:
     nodeid: str
     send: Callable[[FromRank], None]
     launch: Callable[[list[dict[str, str]]], list[int]]
+    deadline: float | None = None
+    limit: float = 0.0
 
 
 _current: RankContext | None = None
@@ -50,3 +54,9 @@ def enter_rank(context: RankContext) -> None:
     """Declare this process a rank."""
     global _current
     _current = context
+
+
+def leave_rank() -> None:
+    """Declare this process none: it was forked from a rank and must not speak in its name."""
+    global _current
+    _current = None

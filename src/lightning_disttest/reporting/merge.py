@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import collections
 import itertools
-import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +14,7 @@ from _pytest._code.code import (
     ReprTraceback,
 )
 
+from lightning_disttest.reporting.causes import Kind, without_own_numbers
 from lightning_disttest.reporting.stories import (
     EXCEPTIONS,
     PHASES,
@@ -24,7 +24,7 @@ from lightning_disttest.reporting.stories import (
     name_ranks,
     trim_stacks,
 )
-from lightning_disttest.reporting.verdict import Kind, PhaseVerdict, Trouble, is_communication_error
+from lightning_disttest.reporting.verdict import PhaseVerdict, Trouble, is_communication_error
 from lightning_disttest.reporting.waiting import describe_state
 
 if TYPE_CHECKING:
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 Element = tuple[ReprTraceback, "ReprFileLocation | None", "str | None"]
 _LAST_LINES = 20
 _OURS = {"wasxfail", EXCEPTIONS}  # parts of the verdict
-_NUMBERS_OF_ITS_OWN = re.compile(r"0x[0-9a-f]+|(?<=^Thread )\d+", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +182,7 @@ def _chain(
 def _identical(troubles: Sequence[Trouble]) -> list[list[Trouble]]:
     groups: dict[tuple[Kind, str, str], list[Trouble]] = {}
     for trouble in troubles:
-        text = _NUMBERS_OF_ITS_OWN.sub("", "".join(_text_of(element) for element in _body(trouble, folded=False)))
+        text = without_own_numbers("".join(_text_of(element) for element in _body(trouble, folded=False)))
         groups.setdefault((trouble.kind, trouble.phase, text), []).append(trouble)
     return list(groups.values())
 
