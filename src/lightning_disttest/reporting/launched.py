@@ -60,7 +60,7 @@ class LaunchedStory:
     @property
     def in_test(self) -> RankStory:
         """The same as the story of a rank of a test: what is known of where it is."""
-        return RankStory(self.rank, self.pid, self.fate, "call", stacks=self.stacks)
+        return RankStory(self.rank, self.pid, self.fate, "call", stacks=trim_stacks(self.stacks))
 
     @property
     def waits(self) -> bool:
@@ -211,8 +211,8 @@ def _body(story: LaunchedStory, *, folded: bool) -> str:
             return f"{error.path}:{error.lineno}: {error.message}"
         return error.traceback
     parts = [_words_of_torch(story), story.state]
-    if story.stacks.strip():
-        parts.append("Python stacks:\n" + trim_stacks(story.stacks))
+    if stacks := trim_stacks(story.stacks):
+        parts.append("Python stacks:\n" + stacks)
     return "\n".join(filter(None, parts))
 
 
