@@ -304,8 +304,8 @@ CAUSES = {
     "raises_alike": ("ranks 0-1 of 2", "raised ValueError", "ValueError: bad batch of all"),
     "raises_differently": ("rank 0 of 2", "raised ValueError", "KeyError: 'bad batch of 1'"),
     "raises_and_waits": ("rank 1 of 2", "raised ValueError", "in wait_for_rank_1"),
-    "is_killed": ("rank 1 of 2", "died: killed by SIGKILL before it came to the end", "SIGKILL"),
-    "leaves_with_0": ("rank 0 of 2", "died: exited with status 0 before it came to the end", "exit code 0"),
+    "is_killed": ("rank 1 of 2", "died: killed by SIGKILL before the end of its function", "SIGKILL"),
+    "leaves_with_0": ("rank 0 of 2", "died: exited with status 0 before the end of its function", "exit code 0"),
     "exits_with_0": ("rank 0 of 2", "died: SystemExit: 0 left its function", "in exits_with_0"),
     "is_interrupted": ("rank 0 of 2", "died: KeyboardInterrupt left its function", "in is_interrupted"),
 }

@@ -14,6 +14,7 @@ from torch.multiprocessing.spawn import ProcessContext, _wrap
 
 from lightning_disttest.engine import processes, running_tests
 from lightning_disttest.engine.context import current_rank
+from lightning_disttest.engine.inspection import is_stopped
 from lightning_disttest.engine.launched import LaunchedFiles, LaunchedFunction
 from lightning_disttest.engine.launched_errors import make_error
 from lightning_disttest.engine.output import are_complete
@@ -100,6 +101,7 @@ class _Launched:
             exitcode=exitcode,
             moment=self.ended or 0.0,
             stacks=self.files.stacks(),
+            is_stopped=self.ended is None and is_stopped(self.process.pid),
         )
 
     def _fate(self, unfinished: Fate) -> Fate:
@@ -217,6 +219,7 @@ class LaunchedProcesses(ProcessContext):
     def _take_stacks(self) -> None:
         """Have those that have not told how they ended write their stacks, and wait a moment for that."""
         asked = [one for one in self._launched if one.ended is None and one.error is None and one.files.has_begun()]
+        asked = [one for one in asked if not is_stopped(one.process.pid)]
         for one in asked:
             processes.signal_process(one.process.pid, processes.STACKS_SIGNAL)
         until = time.monotonic() + _STACKS_S

@@ -36,6 +36,7 @@ class LaunchedStory:
         exitcode: its exit code after all; that of a rank which was ended is that of the signal.
         moment: when its failure was noticed, on the monotonic clock.
         stacks: Python stacks of its threads.
+        is_stopped: whether it was stopped by SIGSTOP or a debugger.
     """
 
     rank: int
@@ -48,6 +49,7 @@ class LaunchedStory:
     exitcode: int | None = None
     moment: float = 0.0
     stacks: str = ""
+    is_stopped: bool = False
 
     @property
     def kind(self) -> Kind | None:
@@ -60,7 +62,9 @@ class LaunchedStory:
     @property
     def in_test(self) -> RankStory:
         """The same as the story of a rank of a test: what is known of where it is."""
-        return RankStory(self.rank, self.pid, self.fate, "call", stacks=trim_stacks(self.stacks))
+        return RankStory(
+            self.rank, self.pid, self.fate, "call", stacks=trim_stacks(self.stacks), is_stopped=self.is_stopped
+        )
 
     @property
     def waits(self) -> bool:
@@ -130,6 +134,7 @@ def describe_launch(stories: Sequence[LaunchedStory], frame: LaunchFrame) -> str
     for group in groups:
         is_cause = group[0] is causes[0]
         parts.append("\n" + _title(group, len(stories), frame, is_cause=is_cause))
+        parts += [_words_of_torch(story) for story in group]
         parts.append(_body(group[0], folded=causes[0].kind is not Kind.COMMUNICATION))
     if finished := [story.rank for story in stories if story.kind is None]:
         parts.append(f"\n______ {name_ranks(finished)} of {len(stories)}: came to the end ______")
@@ -175,33 +180,27 @@ def _title(group: Sequence[LaunchedStory], count: int, frame: LaunchFrame, *, is
 
 
 def _what(group: Sequence[LaunchedStory], frame: LaunchFrame) -> str:
-    text = _what_one(group[0], frame)
-    return (
-        text if len(group) == 1 else text.replace("was ", "were ").replace(" its ", " their ").replace(" it ", " they ")
-    )
-
-
-def _what_one(story: LaunchedStory, frame: LaunchFrame) -> str:
-    error = story.error
+    story = group[0]
+    was, its = ("was", "its") if len(group) == 1 else ("were", "their")
     match story.kind:
-        case Kind.OWN_ERROR if error is not None:
-            return f"raised {error.name}"
+        case Kind.OWN_ERROR if story.error is not None:
+            return f"raised {story.error.name}"
         case Kind.COMMUNICATION:
-            return "lost its connection to a peer"
-        case Kind.DEATH if error is not None:
-            return f"died: {error.message.splitlines()[0]} left its function"
+            return f"lost {its} connection to a peer"
+        case Kind.DEATH if story.error is not None:
+            return f"died: {story.error.message.splitlines()[0]} left {its} function"
         case Kind.DEATH:
-            return f"died: {story.how}{_when(story)}"
+            return f"died: {story.how} {_when(story, its)}"
         case Kind.TIME_LIMIT:
-            return f"was still running at the time limit of {frame.limit:g} s"
+            return f"{was} still running at the time limit of {frame.limit:g} s"
         case _:
-            return f"was still running when the grace of {frame.grace:g} s was over, and was ended"
+            return f"{was} still running when the grace of {frame.grace:g} s was over, and {was} ended"
 
 
-def _when(story: LaunchedStory) -> str:
+def _when(story: LaunchedStory, its: str) -> str:
     if story.came_to_end:
-        return " after it came to the end of its function"
-    return " before it came to the end of its function" if story.begun else " before its function began"
+        return f"after the end of {its} function"
+    return f"before the end of {its} function" if story.begun else f"before {its} function began"
 
 
 def _body(story: LaunchedStory, *, folded: bool) -> str:
@@ -210,10 +209,8 @@ def _body(story: LaunchedStory, *, folded: bool) -> str:
         if folded and story.kind is Kind.COMMUNICATION:
             return f"{error.path}:{error.lineno}: {error.message}"
         return error.traceback
-    parts = [_words_of_torch(story), story.state]
-    if stacks := trim_stacks(story.stacks):
-        parts.append("Python stacks:\n" + stacks)
-    return "\n".join(filter(None, parts))
+    stacks = trim_stacks(story.stacks)
+    return "\n".join(filter(None, (story.state, stacks and f"Python stacks:\n{stacks}")))
 
 
 def _words_of_torch(story: LaunchedStory) -> str:
