@@ -14,7 +14,8 @@ from tests.harness import Run, lines_with, read_junit, start_pytest, wait_until_
 
 # What the launched ranks run, where spawned ones can import it.
 LAUNCHING = """
-    import importlib, os, signal, sys, threading, time
+    import importlib, os, pathlib, signal, sys, tempfile, threading, time
+    import psutil
     import torch.distributed as dist
     from lightning.fabric import Fabric
     from lightning.pytorch import Trainer
@@ -26,6 +27,12 @@ LAUNCHING = """
 
         def __str__(self):
             raise LookupError("no text")
+
+    def has_ended(pid):
+        try:
+            return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+        except psutil.NoSuchProcess:
+            return True
 
     def fine(rank): pass
 
@@ -40,7 +47,12 @@ LAUNCHING = """
     def raises_alike(rank): raise ValueError("bad batch of all")
 
     def raises_differently(rank):
-        time.sleep(rank * 0.2)
+        path = pathlib.Path(tempfile.gettempdir(), "pid-of-rank-0")
+        if rank == 0:
+            path.with_suffix(".draft").write_text(str(os.getpid()))
+            path.with_suffix(".draft").rename(path)
+        while rank == 1 and not (path.exists() and has_ended(int(path.read_text()))):
+            time.sleep(0.005)
         raise (KeyError if rank else ValueError)(f"bad batch of {rank}")
 
     def raises_and_waits(rank):

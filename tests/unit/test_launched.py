@@ -11,7 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from torch.multiprocessing import ProcessExitedException, ProcessRaisedException
+from torch.multiprocessing.spawn import ProcessExitedException, ProcessRaisedException
 
 from lightning_disttest import errors
 from lightning_disttest.engine import running_tests
@@ -257,7 +257,8 @@ def describe(raising: BaseException) -> RaisedError:
     try:
         step()
     except BaseException as caught:  # noqa: BLE001  any error may be described
-        return describe_error(caught)
+        described = describe_error(caught)
+    return described
 
 
 def test_description_of_an_error() -> None:
@@ -306,7 +307,7 @@ def test_error_that_can_not_be_formatted() -> None:
 
     class Broken(Exception):
         @property
-        def __cause__(self) -> Any:
+        def __cause__(self) -> Any:  # type: ignore[override]
             raise LookupError
 
     described = describe(Broken())
