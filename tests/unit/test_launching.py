@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import os
+import re
 import signal
 import tempfile
 import threading
@@ -56,9 +57,19 @@ def failure_of(started: LaunchedProcesses) -> LaunchedRanksFailed:
     return raised.value
 
 
+def text_of(started: LaunchedProcesses) -> str:
+    """Return what a launch says of its failure; empty if it says that all went well."""
+    try:
+        while not started.join(timeout=30):
+            pass
+    except LaunchedRanksFailed as failure:
+        return str(failure)
+    return ""
+
+
 def wait_for_ever() -> None:
-    """Wait for nothing."""
-    threading.Event().wait()
+    """Wait for nothing, longer than any test; but who forgets to end this process is not to wait for it for ever."""
+    threading.Event().wait(15)
 
 
 def test_join_with_a_timeout(folder: Path) -> None:
@@ -91,6 +102,26 @@ def test_grace_period_of_the_caller() -> None:
     with pytest.raises(LaunchedRanksFailed, match="ValueError: bad"):
         started.join(grace_period=0.05)
     assert time.monotonic() - begun < 5
+
+
+def test_status_0_before_the_end_is_a_failure() -> None:
+    """A process that left its function by the back door has died, whatever its status."""
+    assert text_of(launch(lambda _: os._exit(0), nprocs=1)).splitlines()[0] == (
+        "rank 0 of 1 died: exited with status 0 before the end of its function"
+    )
+
+
+def test_who_waits_shows_its_stacks() -> None:
+    """A process that is ended after the grace tells where it was."""
+
+    def fail_or_wait(rank: int) -> None:
+        if rank == 0:
+            raise ValueError("bad")
+        wait_for_ever()
+
+    text = text_of(launch(fail_or_wait, HASTY))
+    assert "rank 1 of 2" in text
+    assert re.search(r"Python stacks:\n(.*\n)+  File .* in wait_for_ever\n", text), text
 
 
 def test_process_that_ignores_sigterm_is_killed() -> None:
