@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -212,6 +213,49 @@ class WarmInterpreterLost(DisttestError, RuntimeError):
             "no process could be started from the warm interpreter, in which torch and Lightning are imported already: "
             f"{reason}. With --disttest-real-spawn each process starts from a new interpreter, as without the plugin."
         )
+
+
+class LaunchRefused(DisttestError, RuntimeError):
+    """Raised when a Trainer or Fabric is about to launch processes inside a world, which has its ranks already."""
+
+    def __init__(self, nodeid: str, num_processes: int, world_size: int) -> None:
+        super().__init__(
+            f"{nodeid}: this strategy would launch {num_processes} process(es), but the test is distributed and runs "
+            f"on {world_size} rank(s) with a process group already. Let the Trainer use these (trainer_factory, or "
+            "strategy='ddp'); or have it launch its own in a plain test, without the mark, or in one marked "
+            "@pytest.mark.standalone."
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class RankFailure:
+    """One failed rank of those that a Trainer or Fabric has launched.
+
+    ``exception`` is the name of the exception's type, ``text`` what it says and ``traceback`` all of it; they are
+    empty if the rank died or hung without one. ``how`` is how it ended, in words.
+    """
+
+    rank: int
+    pid: int
+    exception: str
+    text: str
+    traceback: str
+    how: str
+
+
+class LaunchedRanksFailed(DisttestError):
+    """Raised by a Trainer or Fabric that has launched processes (``ddp_spawn``, ``ddp_fork``), if any of them failed.
+
+    What is raised is also a ``torch.multiprocessing.ProcessRaisedException`` if the cause is an exception of a rank,
+    else a ``ProcessExitedException``. ``ranks`` are those that failed, in order; ranks that only waited are none.
+    """
+
+    def __init__(self, text: str, ranks: Iterable[RankFailure]) -> None:
+        super().__init__(text)
+        self.ranks = tuple(ranks)
+
+    def __reduce__(self) -> Any:
+        return type(self), (str(self), self.ranks)
 
 
 class WorldMismatch(DisttestError, ValueError):

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lightning_disttest import hookspecs
-from lightning_disttest.engine import guard, stopped_runs
+from lightning_disttest.engine import guard, running_tests, stopped_runs
 from lightning_disttest.engine.context import current_rank
 from lightning_disttest.errors import ConditionUnclear, InvalidMarks, MarkTooLate, RequirementMissing, UsageFault
 from lightning_disttest.selection import filters, marks, nothing_ran, removals, requirements
 from lightning_disttest.settings import SETTINGS, add_options, find_option, resolve
-from lightning_disttest.strategies import flags, launchers
+from lightning_disttest.strategies import flags, launchers, multiprocess
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
@@ -49,6 +49,7 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
     """Prepare for the import of torch and Lightning, which a conftest may do already."""
     guard.watch_torch()
     launchers.watch_lightning()
+    multiprocess.watch_lightning()
     flags.watch_trainers()
     with _usage_errors():
         settings = resolve(early_config, namespace=early_config.known_args_namespace)
@@ -134,7 +135,8 @@ def _plan(config: pytest.Config, items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Skip a test for which this machine lacks a device, or fail it if that was required."""
+    """Note the test; skip it if this machine lacks a device for it, or fail it if that was required."""
+    running_tests.begin(item)
     if current_rank() is not None:
         return  # decided in the controller
     problem = lack = None
@@ -161,6 +163,11 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     """Note whether the test has failed before its fixtures end."""
     failed_before = call.when != "setup" and item.stash.get(_RAISED, False)
     item.stash[_RAISED] = failed_before or call.excinfo is not None
+
+
+def pytest_runtest_logfinish(nodeid: str) -> None:
+    """Note that the test has ended: what is launched now has no time limit of a test."""
+    running_tests.end(nodeid)
 
 
 def pytest_report_collectionfinish(config: pytest.Config, items: list[pytest.Item]) -> list[str]:

@@ -105,7 +105,8 @@ OPTIONS = (
         "disttest_timeout",
         "seconds",
         300.0,
-        "Time limit in seconds of each test that runs on ranks; 0 means no limit. "
+        "Time limit in seconds of each test that runs on ranks, and of ranks that a plain test launches with "
+        "multiprocessing; 0 means no limit. "
         "The timeout of a test's mark goes first; without this option, that of pytest-timeout is taken over.",
         metavar="S",
     ),

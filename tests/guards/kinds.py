@@ -74,8 +74,8 @@ KINDS = (
         (
             _guard(
                 _unit("test_verdict.py::test_own_error_beats_a_lost_connection_that_arrived_first"),
-                "reporting/verdict.py",
-                "severity = Kind.DEATH if trouble.kind in (Kind.DEATH, Kind.OWN_ERROR) else trouble.kind",
+                "reporting/causes.py",
+                "severity = Kind.DEATH if kind in (Kind.DEATH, Kind.OWN_ERROR) else kind",
                 "severity = 0",
             ),
             _guard(
@@ -90,9 +90,24 @@ KINDS = (
                 "parts = [_tail(self._stdout), _tail(self._stderr), self._recent]",
                 "parts = [_tail(self._stdout), self._recent]",
             ),
+            _guard(
+                _unit("test_launched.py::test_one_error_as_a_whole"),
+                "reporting/launched.py",
+                "return Kind.COMMUNICATION if says_peer_is_gone(error.path, error.message) else Kind.OWN_ERROR",
+                "return Kind.OWN_ERROR",
+            ),
+            _guard(
+                _unit("test_launching.py::test_who_waits_shows_its_stacks"),
+                "engine/launching.py",
+                "        self._take_stacks()\n",
+                "",
+            ),
         ),
         _acceptance(
             "test_failures.py::test_cause_beats_echo",
+            "test_launched_ranks.py::test_one_error_tells_of_all",
+            "test_launched_ranks.py::test_whatever_it_is_and_wherever",
+            "test_launched_ranks.py::test_hang_of_one_rank",
             "test_timeouts.py::test_all_stacks_are_shown",
             "test_other_harnesses.py::test_a_death_is_told_at_once",
             "test_other_harnesses.py::test_the_first_in_time_is_the_cause",
@@ -126,6 +141,12 @@ KINDS = (
                 "engine/testrun.py",
                 "progress.unreported = _unreported(progress, setup_only=self._setup_only)",
                 "pass",
+            ),
+            _guard(
+                _unit("test_launching.py::test_status_0_before_the_end_is_a_failure"),
+                "engine/launching.py",
+                "(not self.has_told or self.process.exitcode != 0)",
+                "self.process.exitcode != 0",
             ),
             _guard(
                 _acceptance("test_standalone.py::test_nothing_ran_is_a_failure"),
@@ -210,7 +231,8 @@ KINDS = (
         "launchers",
         "A launcher starts pytest again, or the world never forms.",
         "A body runs once on each rank and nowhere else. A strategy that would start pytest again is answered in "
-        "standalone tests, and is an error that names the mark in others.",
+        "standalone tests, and is an error that names the mark in others; one that would launch processes in a "
+        "world is an error too.",
         ("Lightning-AI/pytorch-lightning#4397", "huggingface/transformers#7281"),
         (
             _guard(
@@ -218,6 +240,12 @@ KINDS = (
                 "strategies/launchers.py",
                 "raise _refusal(self, rank)",
                 "genuine(self)",
+            ),
+            _guard(
+                _unit("test_multiprocess.py::test_launch_in_a_world_is_refused"),
+                "strategies/multiprocess.py",
+                "raise LaunchRefused(rank.nodeid, nprocs, rank.world_size)",
+                "pass",
             ),
         ),
         _acceptance(
@@ -318,6 +346,12 @@ KINDS = (
                 "pass",
             ),
             _guard(
+                _unit("test_launching.py::test_interrupt_ends_all"),
+                "engine/launching.py",
+                "        except BaseException:\n            self.end()\n",
+                "        except BaseException:\n",
+            ),
+            _guard(
                 _acceptance("test_stopped_runs.py::test_killed_in_the_middle_of_a_test[alone]"),
                 "engine/journal.py",
                 "self._nodeid, self._command, self._ranks = nodeid, command, ranks",
@@ -328,6 +362,8 @@ KINDS = (
             "test_endings.py::test_ctrl_c",
             "test_endings.py::test_children_of_ranks_are_ended",
             "test_endings.py::test_kill_9",
+            "test_launched_ranks.py::test_ctrl_c",
+            "test_launched_ranks.py::test_timer_of_pytest_timeout",
             "test_xdist.py::test_a_worker_that_is_killed_while_its_rank_hangs",
         ),
     ),

@@ -122,6 +122,13 @@ TEXTS: list[tuple[errors.DisttestError, str]] = [
         "it has ended. With --disttest-real-spawn each process starts from a new interpreter, as without the plugin.",
     ),
     (
+        errors.LaunchRefused("t.py::a", 3, 2),
+        "t.py::a: this strategy would launch 3 process(es), but the test is distributed and runs on 2 rank(s) with a "
+        "process group already. Let the Trainer use these (trainer_factory, or strategy='ddp'); or have it launch its "
+        "own in a plain test, without the mark, or in one marked @pytest.mark.standalone.",
+    ),
+    (errors.LaunchedRanksFailed("rank 1 of 2 raised ValueError: bad", []), "rank 1 of 2 raised ValueError: bad"),
+    (
         errors.WorldMismatch("devices", 3, 2),
         "devices=3 does not fit this test, which runs on each rank of a world of 2. "
         "Leave devices out, or change world_size in the test's mark.",
@@ -175,6 +182,7 @@ ALSO: dict[str, type[Exception]] = {
     "RelaunchRefused": RuntimeError,
     "LaunchFailed": RuntimeError,
     "WarmInterpreterLost": RuntimeError,
+    "LaunchRefused": RuntimeError,
     "WorldMismatch": ValueError,
     "BarrierTimeout": TimeoutError,
     "NotRecordable": TypeError,

@@ -5,17 +5,16 @@ from __future__ import annotations
 import copy
 import pickle
 import signal
-import socket
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from lightning_disttest import Faults
 from lightning_disttest.engine import context
-from lightning_disttest.engine.context import RankContext
 from lightning_disttest.engine.injection import Exit, Fault, Kill, Plan, Stop, Throw
 from lightning_disttest.errors import FaultMisused, FaultNeverHappened, FaultRefused
 from lightning_disttest.strategies import faults as faults_module
+from tests.unit.contexts import make_context
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -196,7 +195,7 @@ def test_callback_of_the_package_in_use(faults: Faults) -> None:
 
 def test_rank_is_that_of_this_process_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """A process that a rank has forked inherits what the rank knew of itself, and is no rank."""
-    told = RankContext(1, 2, "static", "cpu", "gloo", 0, "", print, lambda _: [], lambda _: socket.socket())
+    told = make_context(1, 2, "static")
     monkeypatch.setattr(context, "_current", None)
     monkeypatch.setattr(context, "_pid", 0)
     context.enter_rank(told)

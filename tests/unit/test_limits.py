@@ -114,6 +114,14 @@ def test_each_limit_counts_alone(monkeypatch: pytest.MonkeyPatch, only: str) -> 
     assert limit_from({only: SECONDS[only]}, monkeypatch) == SECONDS[only]
 
 
+def test_limit_of_ranks_that_a_plain_test_launches() -> None:
+    """A test without a mark of ours has the next limit there is."""
+    item: Any = FakeItem(FakeConfig(), mark.timeout(2))
+
+    assert limit_of(item, None, with_option(3.0)) == 2.0
+    assert limit_of(item, None, DEFAULTS) == 2.0
+
+
 def test_without_any_limit_our_default_holds() -> None:
     """Nobody has set anything."""
     assert limit(FakeConfig()) == DEFAULTS.timeout

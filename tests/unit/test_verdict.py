@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 import pytest
 import torch.distributed
 
+from lightning_disttest.reporting.causes import Kind
 from lightning_disttest.reporting.leaves import Recorded
 from lightning_disttest.reporting.stories import Fate
 from lightning_disttest.reporting.verdict import (
-    Kind,
     PhaseVerdict,
     add_problems,
     describe_leaving,

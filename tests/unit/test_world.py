@@ -15,6 +15,7 @@ from lightning_disttest.engine.recording import leaves_of
 from lightning_disttest.engine.wire import decode, encode
 from lightning_disttest.errors import BarrierTimeout, InvalidTolerance, NotRecordable, OneProcessRefused
 from lightning_disttest.world import World
+from tests.unit.contexts import make_context
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -27,8 +28,7 @@ class Sent(list["FromRank"]):
 
     def context(self, device: str = "cpu") -> RankContext:
         """Return the context of rank 1 of 4 that sends into this list."""
-        unused: Any = None
-        return RankContext(1, 4, "static", device, "gloo", 29500, "test_it.py::test", self.append, unused, unused)
+        return make_context(1, 4, "static", device=device, send=self.append)
 
 
 def test_plain_test_is_a_world_of_one() -> None:

@@ -29,6 +29,8 @@ class RankContext:
         launch: asks the controller for further ranks that run the same test, one per environment; returns pids.
         connect_warm: asks the controller for a connection to the interpreter that has imported these modules.
         folder: where this rank leaves for the controller what is too large for a message; it need not be there yet.
+        deadline: when the time limit of the test is reached, on the monotonic clock; None if it has none.
+        limit: that limit in seconds; 0 if it has none.
     """
 
     rank: int
@@ -42,6 +44,8 @@ class RankContext:
     launch: Callable[[list[dict[str, str]]], list[int]]
     connect_warm: Callable[[list[str]], socket.socket]
     folder: str = ""
+    deadline: float | None = None
+    limit: float = 0.0
 
 
 _current: RankContext | None = None
@@ -62,3 +66,9 @@ def enter_rank(context: RankContext) -> None:
     """Declare this process a rank."""
     global _current, _pid
     _current, _pid = context, os.getpid()
+
+
+def leave_rank() -> None:
+    """Declare this process none: it was forked from a rank and must not speak in its name."""
+    global _current
+    _current = None

@@ -239,7 +239,8 @@ class Controller:
         world = pool.take(spec)
         tmp_path = self._make_tmp_path(item)
         pytest_bridge.stand_in_for_fixtures(item, tmp_path)
-        message = RunItem(self._indices[item], self._next.get(item), str(tmp_path), secrets.randbits(_SEED_BITS))
+        seed = secrets.randbits(_SEED_BITS)
+        message = RunItem(self._indices[item], self._next.get(item), str(tmp_path), seed, deadline, timeout)
         self._journal.begin(item.nodeid, command, world.ranks)
         run = TestRun(self._supervisor, pool, world, message, self._settings, item)
         try:

@@ -64,13 +64,16 @@ class RunItem:
     """Controller to rank: run the item with this index in ``session.items``.
 
     ``next_index`` is the item planned next for this world (None: fixtures of every scope end with this item).
-    ``seed`` is for random choices that all ranks must make alike.
+    ``seed`` is for random choices that all ranks must make alike. The time limit of the item is ``limit`` seconds
+    (0: it has none), which are over at ``deadline`` of the monotonic clock; the controller watches it.
     """
 
     index: int
     next_index: int | None
     tmp_path: str
     seed: int
+    deadline: float | None = None
+    limit: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -122,8 +122,7 @@ class RankFiles:
 
     def stacks_are_complete(self) -> bool:
         """Tell whether the last thread was written, which is the one that runs the test."""
-        _, _, last = self.stacks().partition("Current thread")
-        return "\n  File " in last and last.endswith("\n")
+        return are_complete(self.stacks())
 
     def forget_stacks(self) -> None:
         """Empty the file of stacks before they are asked for."""
@@ -149,6 +148,12 @@ class RankFiles:
             self._pending = b""
         if lines:
             self._show("".join(f"[rank {self._rank}] {line.decode(errors='replace')}\n" for line in lines))
+
+
+def are_complete(stacks: str) -> bool:
+    """Tell whether stacks that faulthandler writes are there to the last thread, the one that runs the test."""
+    _, _, last = stacks.partition("Current thread")
+    return "\n  File " in last and last.endswith("\n")
 
 
 def _tail(file: IO[bytes]) -> bytes:

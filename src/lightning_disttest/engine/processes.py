@@ -249,6 +249,21 @@ def _is_gone(pid: int) -> bool:
         return True
 
 
+def descendants(pid: int) -> list[psutil.Process]:
+    """Return the processes that a process has started, and those that they have; none if it is gone."""
+    try:
+        return psutil.Process(pid).children(recursive=True)
+    except psutil.Error:
+        return []
+
+
+def kill_all(doomed: Iterable[psutil.Process]) -> None:
+    """Kill processes; none that has the pid of one that is gone."""
+    for process in doomed:
+        with contextlib.suppress(psutil.Error):
+            process.kill()
+
+
 def command_of(pid: int) -> list[str]:
     """Return the command line of a process; empty if it is gone."""
     try:
@@ -280,7 +295,11 @@ def _descends(orphan: psutil.Process, owner: int) -> bool:
 
 def describe_status(status: int) -> str:
     """Return a status of ``os.waitpid`` in words: ``killed by SIGKILL`` or ``exited with status 3``."""
-    code = os.waitstatus_to_exitcode(status)
+    return describe_exitcode(os.waitstatus_to_exitcode(status))
+
+
+def describe_exitcode(code: int) -> str:
+    """Return the exit code of a process in words; a negative one is that of a signal, as in ``subprocess``."""
     if code >= 0:
         return f"exited with status {code}"
     try:

@@ -128,6 +128,7 @@ class Rank:
         nextitem = None if message.next_index is None else items[message.next_index]
         self._tmp_path = message.tmp_path
         self._context.nodeid = item.nodeid
+        self._context.deadline, self._context.limit = message.deadline, message.limit
         hypothesis_seed.share_examples(item, message.seed)
         if self._request.kind == "standalone":
             pytest_in_rank.name_single_test(item)

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from lightning_disttest.reporting.waiting import Collective
 
 _FRAME = re.compile(r'^  File "(.+)", line (\d+) in (.+)$', re.MULTILINE)
-_PYTEST_FRAME = re.compile(r"^ .*[(/\\](_pytest|pluggy)[/\\]")
+# What a test stands on: pytest, and in a process that a launcher has started, what calls its function.
+_BELOW_THE_TEST = re.compile(r"^ .*([(/\\](_pytest|pluggy)[/\\]|lightning_disttest[/\\]engine[/\\]launched\.py)")
 _OWN_PACKAGE = f"{Path(__file__).parents[1]}{os.sep}"  # not by its name: users may have folders of that name
 _LIBRARY = re.compile(r"[/\\](site-packages|dist-packages|lib[/\\]python3[.]\d+)[/\\]|^<")
 _OWN_THREAD = re.compile(r"lightning_disttest[/\\]engine[/\\]answering\.py|<no Python frame>")
@@ -161,5 +162,5 @@ def trim_stacks(stacks: str) -> str:
     for thread in re.split(r"(?m)^(?=(?:Current t|T)hread )", stacks.strip("\n")):
         lines = thread.strip("\n").splitlines()
         if not thread.startswith("Process ") and not any(_OWN_THREAD.search(line) for line in lines):
-            threads.append("\n".join(itertools.takewhile(lambda line: not _PYTEST_FRAME.search(line), lines)))
+            threads.append("\n".join(itertools.takewhile(lambda line: not _BELOW_THE_TEST.search(line), lines)))
     return "\n\n".join(filter(None, threads))

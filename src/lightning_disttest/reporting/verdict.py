@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import enum
-import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from lightning_disttest.reporting.causes import Kind, place_in_order, says_peer_is_gone
 from lightning_disttest.reporting.comparison import compare_records
 from lightning_disttest.reporting.stories import (
     PHASES,
@@ -25,30 +24,6 @@ if TYPE_CHECKING:
     import pytest
 
 Outcome = Literal["passed", "failed", "skipped"]
-
-# What a rank says when a peer is gone: torch's exception types and the texts of gloo, NCCL and the stores.
-_TORCH_FILE = re.compile(r"[/\\]torch[/\\]")
-_COMMUNICATION_TYPE = re.compile(
-    r"(torch\.distributed\.)?(Dist(Backend|Network|Store)Error|RuntimeError|Connection\w*Error|BrokenPipeError)\b"
-)
-_COMMUNICATION = re.compile(
-    r"\b(DistBackendError|DistNetworkError|DistStoreError)\b"
-    r"|Connection (closed by peer|reset by peer|refused)"
-    r"|Broken pipe|third_party/gloo|ncclRemoteError|ncclSystemError|NCCL communicator was aborted"
-    r"|failed to pass monitoredBarrier"
-    r"|Timed out (after )?(waiting|\d+ms waiting)|[Ss]ocket [Tt]imeout|wait timeout after \d+ms"
-)
-
-
-class Kind(enum.IntEnum):
-    """Why a rank is part of a failure; a lower number is more likely the cause."""
-
-    DEATH = 0
-    TIME_LIMIT = 1  # or before it, when no rank can go on any more
-    OWN_ERROR = 2
-    COMMUNICATION = 3
-    WAITING = 4
-    PLANNED = 5  # ended as the test wanted: shown beside a failure of others, but none itself
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,9 +108,7 @@ def _says_only_passed(story: RankStory) -> bool:
 def is_communication_error(report: pytest.TestReport) -> bool:
     """Tell whether a failed report is only the echo of a peer's end."""
     crash = getattr(report.longrepr, "reprcrash", None)
-    if crash is None or _TORCH_FILE.search(crash.path) is None or _COMMUNICATION_TYPE.match(crash.message) is None:
-        return False  # an error of the test's own code is none, whatever it says
-    return _COMMUNICATION.search(crash.message) is not None
+    return crash is not None and says_peer_is_gone(crash.path, crash.message)
 
 
 def _troubles_of(story: RankStory) -> list[Trouble]:
@@ -186,15 +159,10 @@ def _as_death(story: RankStory) -> RankStory:
 
 
 def _order(troubles: Sequence[Trouble]) -> tuple[Trouble, ...]:
-    """Sort troubles, the cause first: a death or an own error beats an echo; among equals the first to arrive.
+    """Sort troubles, the cause first."""
 
-    At the time limit a rank that only waits for another comes after the one that it waits for.
-    """
-
-    def key(trouble: Trouble) -> tuple[int, bool, int]:
-        severity = Kind.DEATH if trouble.kind in (Kind.DEATH, Kind.OWN_ERROR) else trouble.kind
-        waits = trouble.kind is Kind.TIME_LIMIT and trouble.story.waits_for_others
-        return severity, waits, trouble.arrival
+    def key(trouble: Trouble) -> tuple[int, bool, float]:
+        return place_in_order(trouble.kind, waits=trouble.story.waits_for_others, arrival=trouble.arrival)
 
     return tuple(sorted(troubles, key=key))
 

@@ -12,14 +12,14 @@ if TYPE_CHECKING:
     from lightning_disttest.settings import Settings
 
 
-def limit_of(item: pytest.Item, plan: Plan, settings: Settings) -> float:
+def limit_of(item: pytest.Item, plan: Plan | None, settings: Settings) -> float:
     """Return the seconds that a test may take, 0 for no limit.
 
     The nearest goes first: the timeout of the mark that puts the test on ranks, pytest-timeout's mark, our option,
     pytest-timeout's option (or PYTEST_TIMEOUT, or ini), our default. A limit of pytest-timeout holds for the whole
-    test on all ranks, also with ``func_only``.
+    test on all ranks, also with ``func_only``. Without a ``plan`` it is the limit of ranks that a plain test launches.
     """
-    if plan.timeout is not None:
+    if plan is not None and plan.timeout is not None:
         return plan.timeout
     if not item.config.pluginmanager.has_plugin("timeout"):
         return settings.timeout

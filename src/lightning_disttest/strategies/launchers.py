@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from lightning_disttest.engine.context import RankContext
 
 # The same launcher lives in four packages: lightning ships copies of the two that are also sold singly.
-_ROOTS = ("lightning.pytorch", "lightning.fabric", "pytorch_lightning", "lightning_fabric")
+PACKAGES = ("lightning.pytorch", "lightning.fabric", "pytorch_lightning", "lightning_fabric")
 _LAUNCHER_MODULE = "strategies.launchers.subprocess_script"
 _GENUINE_POPEN = subprocess.Popen
 
@@ -48,7 +48,7 @@ class LaunchedRank:
 
 def watch_lightning() -> None:
     """Patch the launcher of each Lightning package as soon as the package is imported, if it ever is."""
-    for root in _ROOTS:
+    for root in PACKAGES:
         when_imported(f"{root}.{_LAUNCHER_MODULE}", _patch)
 
 
