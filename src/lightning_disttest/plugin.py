@@ -258,12 +258,12 @@ def trainer_factory(tmp_path: Path) -> Iterator[TrainerFactory]:
 
 
 @pytest.fixture
-def faults(request: pytest.FixtureRequest) -> Iterator[Faults]:
+def faults(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Faults]:
     """Return an object that plans faults of ranks: they are killed, stopped or delayed, or raise, at a step or hook."""
     from lightning_disttest.errors import FaultNeverHappened
     from lightning_disttest.strategies.faults import Faults
 
-    planned = Faults()
+    planned = Faults(tmp_path_factory.getbasetemp())
     yield planned
     problem = ""
     try:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lightning_disttest import World, plugin
+from lightning_disttest import Faults, World, plugin
 from lightning_disttest.engine.isolation import QUIET_VARIABLES
 from lightning_disttest.engine.living import BENIGN_CHILDREN, BENIGN_THREADS
 from lightning_disttest.selection.marks import MARKERS
@@ -110,6 +110,12 @@ def test_fixtures_page_has_all_of_world() -> None:
     """The table of ``world`` has every public name of the class, in its order."""
     public = [name for name in vars(World) if not name.startswith("_")]
     assert first_cells((DOCS / "reference/fixtures.md").read_text(), "## `world`") == public
+
+
+def test_fixtures_page_has_all_of_faults() -> None:
+    """The table of ``faults`` has every method that plans a fault, in the order of the class."""
+    planning = [name for name in vars(Faults) if not name.startswith("_") and name != "tear_down"]
+    assert first_cells((DOCS / "reference/fixtures.md").read_text(), "## `faults`") == planning
 
 
 def test_dependencies_page_has_every_dependency() -> None:

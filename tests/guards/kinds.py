@@ -139,7 +139,7 @@ KINDS = (
             _guard(
                 _acceptance("test_failures.py::test_a_rank_without_a_report_is_no_pass"),
                 "engine/testrun.py",
-                "progress.unreported = _unreported(progress, setup_only=self._setup_only)",
+                "progress.unreported = unreported(progress, setup_only=self._setup_only)",
                 "pass",
             ),
             _guard(
@@ -544,8 +544,8 @@ KINDS = (
             _guard(
                 _acceptance("test_hostile_tests.py::test_a_tensor_of_another_type_is_another_value"),
                 "reporting/verdict.py",
-                'elif verdicts["call"].outcome == "passed" and (table := compare_records(stories)):',
-                "elif (table := compare_records(stories)) and False:",
+                'elif verdicts["call"].outcome == "passed" and (table := compare_records(deciding)):',
+                "elif (table := compare_records(deciding)) and False:",
             ),
             _guard(
                 _unit("test_leaves.py::test_what_has_no_tolerance"),

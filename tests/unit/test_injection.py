@@ -18,12 +18,13 @@ from tests.unit.contexts import make_context
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 
 @pytest.fixture
-def faults() -> Iterator[Faults]:
+def faults(tmp_path: Path) -> Iterator[Faults]:
     """Return an object as the fixture of this name gives it to tests, which tells nothing at its end."""
-    faults = Faults()
+    faults = Faults(tmp_path)
     yield faults
     faults.tear_down(body_failed=True)
 
@@ -149,9 +150,8 @@ def test_pytest_is_spared(faults: Faults) -> None:
         faults.tear_down(body_failed=False)
 
 
-def test_folder_is_removed(faults: Faults, monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
-    """What faults leave word in is gone after the test."""
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+def test_folder_is_removed(faults: Faults, tmp_path: Path) -> None:
+    """What faults leave word in is a folder in that of the run, and gone after the test."""
     faults.error(0, KeyError, step=3)
     assert len(list(tmp_path.iterdir())) == 1
     faults.tear_down(body_failed=True)

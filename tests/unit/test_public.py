@@ -94,6 +94,12 @@ def test_hooks() -> None:
     assert {name: list(inspect.signature(value).parameters) for name, value in functions.items()} == HOOKS
 
 
+def test_faults_has_these_parts() -> None:
+    """The object of the ``faults`` fixture has these methods; the last one is called by the fixture."""
+    names = {name for name in vars(lightning_disttest.Faults) if not name.startswith("_")}
+    assert names == {"kill", "exit", "stop", "delay", "error", "tear_down"}
+
+
 def test_world_has_these_parts() -> None:
     """The object of the ``world`` fixture has these attributes and methods."""
     assert {name for name in vars(lightning_disttest.World) if not name.startswith("_")} == WORLD

@@ -20,6 +20,7 @@ from lightning_disttest.errors import FaultMisused, FaultNeverHappened
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from pathlib import Path
 
     from lightning_disttest.engine.injection import Action
 
@@ -67,8 +68,9 @@ class Faults:
     All methods raise ``FaultMisused``, a ``ValueError``, for arguments that make no sense.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, base: Path) -> None:
         self._planned: list[Fault] = []
+        self._base = base  # one that is cleaned up though this process may not come to the end of the test
         self._folder = ""
 
     def kill(
@@ -145,7 +147,7 @@ class Faults:
             raise FaultMisused(f"faults.{action.name}: step={step!r} is no number of a step, which begin with 0")
         if hook is not None:
             _check_hook(hook)
-        self._folder = self._folder or tempfile.mkdtemp(prefix="disttest-faults-")
+        self._folder = self._folder or tempfile.mkdtemp(prefix="disttest-faults-", dir=self._base)
         fault = make_fault(Plan(action, ranks, step, hook), len(self._planned), self._folder, os.getpid())
         self._planned.append(fault)
         return fault
