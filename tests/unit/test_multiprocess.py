@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch.multiprocessing
@@ -41,6 +42,7 @@ def test_launch_in_a_world_is_refused() -> None:
 @pytest.mark.usefixtures("_world")
 def test_launch_by_others_is_not_touched() -> None:
     """Whoever uses torch without Lightning gets what torch does."""
-    context = torch.multiprocessing.start_processes(int, nprocs=1, start_method="fork", join=False)
-    assert type(context) is torch.multiprocessing.ProcessContext
+    module: Any = torch.multiprocessing
+    context = module.start_processes(int, nprocs=1, start_method="fork", join=False)
+    assert type(context) is module.ProcessContext
     assert context.join(timeout=30)
