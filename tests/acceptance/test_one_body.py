@@ -15,7 +15,7 @@ EPOCHS = 3
 TOLERANCE = 1e-5
 
 SOURCE = """
-    import json
+    import json, multiprocessing
     import pytest
     import torch
     from lightning.pytorch import Callback, LightningModule
@@ -43,6 +43,11 @@ SOURCE = """
         sampler = DistributedSampler(data, num_replicas=ranks, rank=rank, shuffle=False)
         return DataLoader(data, batch_size=BATCH // ranks, sampler=sampler)
 
+    def leave_group():
+        # torch: a spawned process that exits with a group, whose threads may still free objects of Python, may abort.
+        if multiprocessing.parent_process() is not None:
+            torch.distributed.destroy_process_group()
+
     class Model(LightningModule):
         def __init__(self):
             super().__init__()
@@ -69,6 +74,9 @@ SOURCE = """
             if trainer.is_global_zero:
                 self.path.write_text(json.dumps([trainer.world_size, trainer.global_step, self.losses]))
 
+        def teardown(self, trainer, model, stage):
+            leave_group()
+
     @every_way
     def test_trainer(way, trainer_factory, request, pytestconfig):
         losses = Losses(pytestconfig.rootpath / f"trainer-{request.node.callspec.id}.json")
@@ -93,6 +101,8 @@ SOURCE = """
             losses.append(float(fabric.all_reduce(total, reduce_op="mean")))
         if fabric.is_global_zero:
             path.write_text(json.dumps([fabric.world_size, steps, losses]))
+        del model, optimizer, loss
+        leave_group()
         return losses
 
     @every_way
