@@ -173,7 +173,9 @@ def test_launchers_are_refused(run: Run, strategy: str) -> None:
     """In a world a strategy that launches processes of its own is an error that says where it can be used."""
     name = f"test_launchers[{strategy}]"
     assert run.outcome(name) == "failed"
-    text = "which runs on each rank of a world of 2: it launches processes of its own. Leave strategy out, or use it in a"
+    text = (
+        "which runs on each rank of a world of 2: it launches processes of its own. Leave strategy out, or use it in a"
+    )
     assert lines_with(run.text(name), "WorldMismatch: strategy=", text), run.text(name)
 
 
