@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
+import functools
 import sys
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -31,11 +31,10 @@ class Maker:
         self._world = world
         self._fitting = Fitting(world)
         self._versions = LogVersions(tmp_path)
-        # What is entered last is ended first, and all of it is, whatever raises.
-        self._ends = contextlib.ExitStack()
-        self._ends.callback(self._restore_rank_zero, _rank_zero())
+        before = _rank_zero()
+        self._ends: list[Callable[[], object]] = [lambda: self._restore_rank_zero(before)]
         if self._fitting.is_plain and not _group_exists():
-            self._ends.callback(_destroy_group)
+            self.at_end(_destroy_group)
 
     def make(self, arguments: Arguments) -> Any:
         """Return a new object.
@@ -49,22 +48,37 @@ class Maker:
         made = getattr(package, self.class_name)(**self._fitting.fit(arguments, package))
         self._fitting.check(arguments, made.strategy, package)
         self._versions.assign(made.loggers)
-        self.at_end(lambda: _finalize_used(made.loggers))
+        for logger in made.loggers:
+            self.at_end(functools.partial(_finalize_used, logger))
         return made
 
     def at_end(self, end: Callable[[], object]) -> None:
         """Have ``end`` called after the test, before those that were given earlier."""
-        self._ends.callback(end)
+        self._ends.append(end)
 
     def tear_down(self) -> None:
-        """End what the objects of this test still hold; all of it, and then raise what was raised."""
-        self._ends.close()
+        """End what the objects of this test still hold; all of it, whatever raises, and then raise that, chained."""
+        raised: Exception | None = None
+        while self._ends:
+            try:
+                self._ends.pop()()
+            except Exception as error:  # noqa: BLE001  it is raised below
+                _first_of_chain(error).__context__ = raised
+                raised = error
+        if raised is not None:
+            raise raised
 
     def _restore_rank_zero(self, before: int | None) -> None:
         """Set back who is rank zero; a Trainer of a standalone test knows better than this process did before it."""
         module: Any = sys.modules.get(_RANK_ZERO)
         if module is not None and (self._fitting.is_plain or self._fitting.has_ranks):
             module.rank_zero_only.rank = self._world.rank if before is None else before
+
+
+def _first_of_chain(error: BaseException) -> BaseException:
+    while (earlier := error.__cause__ or error.__context__) is not None:
+        error = earlier
+    return error
 
 
 def _rank_zero() -> int | None:
@@ -83,9 +97,7 @@ def _destroy_group() -> None:
         sys.modules["torch.distributed"].destroy_process_group()
 
 
-def _finalize_used(loggers: list[Any]) -> None:
-    """Write what loggers still hold; one that was not used would make its files only now."""
-    with contextlib.ExitStack() as each:
-        for logger in loggers:
-            if getattr(logger, "_experiment", None) is not None:
-                each.callback(logger.finalize, "success")
+def _finalize_used(logger: Any) -> None:
+    """Write what a logger still holds; one that was not used would make its files only now."""
+    if getattr(logger, "_experiment", None) is not None:
+        logger.finalize("success")
