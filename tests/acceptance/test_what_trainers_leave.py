@@ -117,6 +117,15 @@ TOLD = """
     def test_no_factory():
         leave("nobody")
 
+    TRIES = []
+
+    @pytest.mark.flaky(reruns=1)
+    def test_again(trainer_factory):
+        assert "LEAKED_again" not in os.environ
+        os.environ["LEAKED_again"] = "1"
+        TRIES.append(1)
+        assert len(TRIES) == 2
+
     def test_group(fabric_factory):
         fabric_factory(strategy="ddp").launch()
         dist.new_group([0])
@@ -235,10 +244,16 @@ def test_state_is_as_before(run: Run, case: str, world: str) -> None:
 def test_leaks_are_told_of(run: Run, name: str, fate: str) -> None:
     """A test that uses a factory, itself or by a fixture, is told of what it left and of what becomes of that."""
     ranks = " (ranks 0-1)" if name == "dynamic" else ""
-    assert leaks_of(run)[f"test_{name}"] == [
+    assert leaks_of(run).get(f"test_{name}") == [
         f"left the thread 'thread of {name}' running; {fate}",
         f"set the environment variable LEAKED_{name}; it was removed{ranks}",
     ]
+
+
+def test_each_try_is_looked_at(run: Run) -> None:
+    """A test that a plugin runs again finds nothing of its first try, and is told of what each has left."""
+    assert run.outcome("test_again") == "passed", run.text("test_again")
+    assert leaks_of(run).get("test_again") == ["set the environment variable LEAKED_again; it was removed"] * 2
 
 
 def test_only_tests_with_a_factory_are_looked_at(run: Run) -> None:
