@@ -6,17 +6,20 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from lightning_disttest.errors import LeakWarning
+    from lightning_disttest.errors import LaunchedRanksFailed, LeakWarning
     from lightning_disttest.selection.runif import RunIf
+    from lightning_disttest.strategies.fabric import FabricFactory
     from lightning_disttest.strategies.faults import Faults
     from lightning_disttest.strategies.trainer import TrainerFactory
     from lightning_disttest.world import World
 
-__all__ = ["Faults", "LeakWarning", "RunIf", "TrainerFactory", "World"]
+__all__ = ["FabricFactory", "Faults", "LaunchedRanksFailed", "LeakWarning", "RunIf", "TrainerFactory", "World"]
 
 # Imported when asked for: pytest imports this package at each start, in runs without distributed tests too.
 _HOMES = {
+    "FabricFactory": "lightning_disttest.strategies.fabric",
     "Faults": "lightning_disttest.strategies.faults",
+    "LaunchedRanksFailed": "lightning_disttest.errors",
     "LeakWarning": "lightning_disttest.errors",
     "RunIf": "lightning_disttest.selection.runif",
     "TrainerFactory": "lightning_disttest.strategies.trainer",

@@ -258,13 +258,22 @@ class LaunchedRanksFailed(DisttestError):
         return type(self), (str(self), self.ranks)
 
 
-class WorldMismatch(DisttestError, ValueError):
-    """Raised by ``trainer_factory`` when its arguments do not fit the world of the test."""
+_CHANGE_SIZE = "change world_size in the test's mark"
 
-    def __init__(self, argument: str, value: object, world_size: int) -> None:
+
+class WorldMismatch(DisttestError, ValueError):
+    """Raised by ``trainer_factory`` and ``fabric_factory`` when their arguments do not fit the world of the test.
+
+    ``reason`` completes "it ...", ``advice`` completes "or ..." with what can be done instead.
+    """
+
+    def __init__(
+        self, argument: str, value: object, world_size: int, reason: str = "", advice: str = _CHANGE_SIZE
+    ) -> None:
+        because = f": it {reason}" if reason else ""
         super().__init__(
-            f"{argument}={value!r} does not fit this test, which runs on each rank of a world of {world_size}. "
-            f"Leave {argument} out, or change world_size in the test's mark."
+            f"{argument}={value!r} does not fit this test, which runs on each rank of a world of {world_size}"
+            f"{because}. Leave {argument} out, or {advice}."
         )
 
 
@@ -310,7 +319,7 @@ class MissingPackage(DisttestError, ImportError):
 
 
 class LeakWarning(DisttestError, pytest.PytestWarning):
-    """Warning of what a test has left behind in its static world.
+    """Warning of what a test has left behind in its process.
 
     ``what`` completes "the test ...", ``done`` says what became of it.
     """
@@ -320,15 +329,17 @@ class LeakWarning(DisttestError, pytest.PytestWarning):
 
 
 class StateLeaked(DisttestError):
-    """Stands for the failure of a test that has left something behind in its static world: pytest shows its text.
+    """Stands for the failure of a test that has left something behind in its process: pytest shows its text.
 
-    ``leaks`` are pairs as for ``LeakWarning``, ``reason`` is what makes them a failure.
+    ``place`` names the process, ``reused`` says whether other tests run in it, ``leaks`` are pairs as for
+    ``LeakWarning``, ``reason`` is what makes them a failure.
     """
 
-    def __init__(self, nodeid: str, rank: int, world_size: int, leaks: Sequence[tuple[str, str]], reason: str) -> None:
+    def __init__(self, nodeid: str, place: str, reused: bool, leaks: Sequence[tuple[str, str]], reason: str) -> None:
         lines = [f"  - it {what}; {done}" for what, done in leaks]
+        found = ", where the next test would find it" if reused else ""
         super().__init__(
-            f"{nodeid} left something behind on rank {rank} of {world_size}, where the next test would find it:\n"
+            f"{nodeid} left something behind {place}{found}:\n"
             + "\n".join(lines)
             + "\nUndo it at the end of the test or of its fixture (monkeypatch undoes variables and the working "
             "directory). What several tests share belongs into a fixture of wider scope. It is an error and no "

@@ -13,7 +13,7 @@ from lightning_disttest import hookspecs
 from lightning_disttest.engine import guard, running_tests, stopped_runs
 from lightning_disttest.engine.context import current_rank
 from lightning_disttest.errors import ConditionUnclear, InvalidMarks, MarkTooLate, RequirementMissing, UsageFault
-from lightning_disttest.selection import filters, marks, nothing_ran, removals, requirements
+from lightning_disttest.selection import factories, filters, marks, nothing_ran, removals, requirements
 from lightning_disttest.settings import SETTINGS, add_options, find_option, resolve
 from lightning_disttest.strategies import flags, launchers, multiprocess
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from lightning_disttest.engine.context import RankContext
+    from lightning_disttest.strategies.fabric import FabricFactory
     from lightning_disttest.strategies.faults import Faults
     from lightning_disttest.strategies.trainer import TrainerFactory
     from lightning_disttest.world import World
@@ -183,6 +184,7 @@ def pytest_runtestloop(session: pytest.Session) -> Generator[None, object, objec
     as the handlers of --log-file.
     """
     _plan_latecomers(session)
+    _watch_makers(session)
     needs_ranks = _needs_ranks(session)
     if not needs_ranks:
         guard.release_torch()
@@ -274,6 +276,17 @@ def faults(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         pytest.fail(problem, pytrace=False)
 
 
+@pytest.fixture
+def fabric_factory(tmp_path: Path) -> Iterator[FabricFactory]:
+    """Return a function that makes Fabrics, fitted to the world of this test."""
+    from lightning_disttest.strategies.fabric import FabricMaker
+    from lightning_disttest.world import make_world
+
+    maker = FabricMaker(tmp_path, make_world())
+    yield maker
+    maker.tear_down()
+
+
 class _RefuseAll:
     """Fails every test of a pytest-xdist worker that found what ends a run with a usage error."""
 
@@ -294,6 +307,16 @@ def _plan_latecomers(session: pytest.Session) -> None:
         _refuse(session.config, fault)
 
 
+def _watch_makers(session: pytest.Session) -> None:
+    """Look at what plain tests leave behind that make Trainers or Fabrics; others are not touched."""
+    if any(factories.uses_factory_here(item) for item in session.items):
+        from lightning_disttest.engine.leak_guard import LeakGuard
+
+        strict = session.config.stash[SETTINGS].strict_leaks
+        watch = LeakGuard(None, strict, factories.uses_factory_here)
+        session.config.pluginmanager.register(watch, "disttest-makers")
+
+
 def _needs_ranks(session: pytest.Session) -> bool:
     option = session.config.option
     if option.collectonly or getattr(option, "setupplan", False):
@@ -309,12 +332,12 @@ def _import_for_ranks(items: list[pytest.Item]) -> None:
     plans = [plan for item in items if (plan := marks.plan_of(item)) is not None]
     if any(plan.backend for plan in plans):
         import torch.distributed  # noqa: F401
-    used = {name for item in items for name in getattr(item, "fixturenames", ())}
-    if "trainer_factory" in used:
-        from lightning_disttest.strategies import trainer
+    names = {name for item in items for name in getattr(item, "fixturenames", ())}
+    if names & factories.FACTORIES:
+        from lightning_disttest.strategies import packages
 
-        trainer.import_lightning()
-    if "faults" in used:
+        packages.import_for(names)
+    if "faults" in names:
         from lightning_disttest.strategies import faults
 
         faults.import_packages()

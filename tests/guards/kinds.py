@@ -102,6 +102,12 @@ KINDS = (
                 "        self._take_stacks()\n",
                 "",
             ),
+            _guard(
+                _acceptance("test_what_trainers_leave.py::test_bad_ends_hide_nothing"),
+                "strategies/making.py",
+                "_first_of_chain(error).__context__ = raised",
+                "pass",
+            ),
         ),
         _acceptance(
             "test_failures.py::test_cause_beats_echo",
@@ -247,12 +253,23 @@ KINDS = (
                 "raise LaunchRefused(rank.nodeid, nprocs, rank.world_size)",
                 "pass",
             ),
+            _guard(
+                _acceptance(
+                    "test_trainer_factory.py::test_what_a_world_cannot_serve[spawn]",
+                    "test_fabric_factory.py::test_launchers_are_refused[ddp_fork]",
+                ),
+                "strategies/fitting.py",
+                'if isinstance(getattr(strategy, "launcher", None), launchers._MultiProcessingLauncher):',
+                "if False:",
+            ),
         ),
         _acceptance(
             "test_bodies.py::test_each_body_runs_once_per_rank",
             "test_bodies.py::test_what_works",
             "test_bodies.py::test_one_test_alone",
             "test_standalone.py::test_launching_works",
+            "test_one_body.py::test_body_runs_in_every_way",
+            "test_one_body.py::test_losses_are_equal",
         ),
     ),
     Kind(
@@ -300,6 +317,27 @@ KINDS = (
                 "self._leaks = []",
             ),
             _guard(
+                _acceptance(
+                    "test_what_trainers_leave.py::test_state_is_as_before[deterministic-plain]",
+                    "test_what_trainers_leave.py::test_leaks_are_told_of[fabric-that stays so in the tests after it]",
+                ),
+                "plugin.py",
+                'session.config.pluginmanager.register(watch, "disttest-makers")',
+                "pass",
+            ),
+            _guard(
+                _acceptance("test_fabric_factory.py::test_factory[test_group_is_gone]"),
+                "strategies/making.py",
+                "self.at_end(_destroy_group)",
+                "pass",
+            ),
+            _guard(
+                _acceptance("test_what_trainers_leave.py::test_state_is_as_before[rank-plain]"),
+                "strategies/making.py",
+                "module.rank_zero_only.rank = self._world.rank if before is None else before",
+                "pass",
+            ),
+            _guard(
                 _acceptance("test_bad_input.py::test_hostile_environment_changes_nothing"),
                 "engine/rank.py",
                 "rendezvous.hide_foreign_variables()",
@@ -315,6 +353,7 @@ KINDS = (
         _acceptance(
             "test_isolation.py::test_leak_is_told_of_once_at_its_test",
             "test_isolation.py::test_what_lightning_sets_is_set_back_silently",
+            "test_what_trainers_leave.py::test_fixtures_are_respected",
             "test_bad_input.py::test_second_process_group",
             "test_worlds.py::test_dynamic_worlds_are_new",
         ),
@@ -401,13 +440,23 @@ KINDS = (
         "files",
         "Files: each rank has another tmp_path, or removes what others read; reports are overwritten.",
         "All ranks of a test share its tmp_path, which is there until the last one is done. There is one JUnit file "
-        "with one entry per test. No hidden barrier makes a race for a folder pass.",
+        "with one entry per test. No hidden barrier makes a race for a folder pass. Loggers of all ranks have the same "
+        "version.",
         ("vllm-project/llm-compressor#2857", "nest/nest-simulator#3193"),
         (
             _guard(
                 _acceptance("test_shared_files.py::test_the_folder_is_there_for_the_slowest_rank"),
                 "engine/pytest_in_rank.py",
                 'setattr(tmp_path_factory(config), "_retention_policy", "all")',
+                "pass",
+            ),
+            _guard(
+                _acceptance(
+                    "test_trainer_factory.py::test_slow_ranks_log_to_the_same_version[default-2]",
+                    "test_trainer_factory.py::test_slow_ranks_log_to_the_same_version[csv-3]",
+                ),
+                "strategies/versions.py",
+                "version = int(os.readlink(note))",
                 "pass",
             ),
         ),

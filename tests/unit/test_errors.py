@@ -36,11 +36,23 @@ TEXTS: list[tuple[errors.DisttestError, str]] = [
     ),
     (
         errors.StateLeaked(
-            "t.py::a", 1, 2, [("set A", "it was removed"), ("left a thread", "the world is replaced")], "--an-option"
+            "t.py::a",
+            "on rank 1 of 2",
+            True,
+            [("set A", "it was removed"), ("left a thread", "the world is replaced")],
+            "--an-option",
         ),
         "t.py::a left something behind on rank 1 of 2, where the next test would find it:\n"
         "  - it set A; it was removed\n"
         "  - it left a thread; the world is replaced\n"
+        "Undo it at the end of the test or of its fixture (monkeypatch undoes variables and the working directory). "
+        "What several tests share belongs into a fixture of wider scope. "
+        "It is an error and no warning because of --an-option.",
+    ),
+    (
+        errors.StateLeaked("t.py::a", "on rank 0", False, [("set A", "it was removed")], "--an-option"),
+        "t.py::a left something behind on rank 0:\n"
+        "  - it set A; it was removed\n"
         "Undo it at the end of the test or of its fixture (monkeypatch undoes variables and the working directory). "
         "What several tests share belongs into a fixture of wider scope. "
         "It is an error and no warning because of --an-option.",
@@ -132,6 +144,11 @@ TEXTS: list[tuple[errors.DisttestError, str]] = [
         errors.WorldMismatch("devices", 3, 2),
         "devices=3 does not fit this test, which runs on each rank of a world of 2. "
         "Leave devices out, or change world_size in the test's mark.",
+    ),
+    (
+        errors.WorldMismatch("strategy", "ddp_spawn", 2, "launches processes", "use it in a plain test"),
+        "strategy='ddp_spawn' does not fit this test, which runs on each rank of a world of 2: it launches processes. "
+        "Leave strategy out, or use it in a plain test.",
     ),
     (
         errors.BarrierTimeout(0, 1.53, 1.5, "rank 1 did not come"),

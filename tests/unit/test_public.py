@@ -16,7 +16,7 @@ from lightning_disttest import hookspecs
 from lightning_disttest.selection.marks import MARKERS
 from lightning_disttest.settings import OPTIONS
 
-EXPORTED = ["Faults", "LeakWarning", "RunIf", "TrainerFactory", "World"]
+EXPORTED = ["FabricFactory", "Faults", "LaunchedRanksFailed", "LeakWarning", "RunIf", "TrainerFactory", "World"]
 OPTION_NAMES = {
     "--standalone": ("PL_RUN_STANDALONE_TESTS", "disttest_standalone"),
     "--cuda-only": ("RUN_ONLY_CUDA_TESTS", "disttest_cuda_only"),
@@ -41,7 +41,13 @@ MARKS = [
     "tpu()",
 ]
 # With the scope that ``pytest --fixtures`` names, empty for one that lives as long as its test.
-FIXTURES = {"faults": "", "rank_tmp_path": "", "trainer_factory": "", "world": "[session scope]"}
+FIXTURES = {
+    "fabric_factory": "",
+    "faults": "",
+    "rank_tmp_path": "",
+    "trainer_factory": "",
+    "world": "[session scope]",
+}
 HOOKS = {"pytest_disttest_rank_start": ["config", "rank"]}
 WORLD = {"rank", "local_rank", "world_size", "device", "backend", "is_rank_zero", "barrier", "record"}
 

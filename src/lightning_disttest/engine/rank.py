@@ -46,6 +46,7 @@ from lightning_disttest.engine.messages import (
     WhereTold,
 )
 from lightning_disttest.errors import LaunchFailed, WarmInterpreterLost
+from lightning_disttest.selection.factories import uses_factory
 from lightning_disttest.settings import SETTINGS
 
 if TYPE_CHECKING:
@@ -76,10 +77,10 @@ class Rank:
             connect_warm=self._connect_warm,
             folder=str(Path(request.store).with_name(recording.FOLDER) / str(request.token)),
         )
-        self._leaks: LeakGuard | None = None
-        if request.kind == "static":  # the others end after their test
-            self._leaks = LeakGuard(self._context, session.config.stash[SETTINGS].strict_leaks)
-            session.config.pluginmanager.register(self._leaks, "disttest-leaks")
+        strict = session.config.stash[SETTINGS].strict_leaks
+        # The processes of the others end after their test, but what a Trainer leaves may be a fault of its own.
+        self._leaks = LeakGuard(self._context, strict, None if request.kind == "static" else uses_factory)
+        session.config.pluginmanager.register(self._leaks, "disttest-leaks")
         self._runner = pytest_in_rank.ItemRunner(session, self)
 
     def run(self) -> int:
@@ -146,7 +147,7 @@ class Rank:
         return True
 
     def _is_intact(self) -> bool:
-        if self._leaks is not None and not self._leaks.intact:
+        if not self._leaks.intact:
             return False
         return rendezvous.world_is_intact() if self._request.backend else True
 

@@ -219,21 +219,46 @@ def _attention(torch: Any) -> list[_Setting]:
     ]
 
 
+# The names of groups that functions under ``excuse_groups`` have made.
+_excused_groups: set[str] = set()
+
+
+def excuse_groups(genuine: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function, one of Lightning, such that process groups that it makes are no leaks."""
+
+    @functools.wraps(genuine)
+    def noting(*args: Any, **kwargs: Any) -> Any:
+        before = _names_of_groups()
+        try:
+            return genuine(*args, **kwargs)
+        finally:
+            _excused_groups.update(_names_of_groups() - before)
+
+    return noting
+
+
+def _names_of_groups() -> set[str]:
+    distributed: Any = sys.modules.get("torch.distributed.distributed_c10d")
+    return set() if distributed is None else set(distributed._world.pg_names.values())
+
+
 class ProcessGroups:
     """Process groups beside the default one. Those that a test has left are destroyed before the next test begins.
 
-    Not at once: a slower rank may still be in an operation of such a group, which has ended on this rank. Groups are
-    known by their names: who holds one keeps its connections open, and the peers of a rank that failed would not see
-    that it is gone.
+    Not at once, unless the process is the only one: a slower rank may still be in an operation of such a group, which
+    has ended on this rank. Groups are known by their names: who holds one keeps its connections open, and the peers
+    of a rank that failed would not see that it is gone.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, at_once: bool = False) -> None:
+        self._at_once = at_once
         self._left: set[str] = set()
 
     def read(self) -> Values:
         """Return the names of the groups that this rank is in."""
-        distributed: Any = sys.modules.get("torch.distributed.distributed_c10d")
-        return {} if distributed is None else dict.fromkeys(distributed._world.pg_names.values())
+        names = _names_of_groups()
+        _excused_groups.intersection_update(names)  # another default group has the same names again
+        return dict.fromkeys(names)
 
     def destroy_left(self) -> None:
         """Destroy the groups that the last test has left; no rank is in that test any more."""
@@ -247,13 +272,15 @@ class ProcessGroups:
     def undo(self, base: Values, now: Values) -> list[Leak]:
         """Note the new groups to be destroyed. One that the test has destroyed cannot be had back."""
         distributed: Any = sys.modules["torch.distributed.distributed_c10d"]
+        destroyed = Leak("destroyed a process group that was there before it", REPLACED, undone=False)
         if not distributed.is_initialized():
-            return []  # the default group is gone too: the rank says so at the end of each test
-        leaks = []
-        if base.keys() - now.keys():
-            leaks.append(Leak("destroyed a process group that was there before it", REPLACED, undone=False))
+            # The default group is gone too: a rank says so at the end of each test.
+            return [destroyed] if self._at_once else []
+        leaks = [destroyed] if base.keys() - now.keys() else []
         self._left = now.keys() - base.keys() - {distributed._world.pg_names[distributed.GroupMember.WORLD]}
-        if number := len(self._left):
+        if number := len(self._left - _excused_groups):
             what = "a process group" if number == 1 else f"{number} process groups"
-            leaks.append(Leak(f"left {what}", "destroyed before the next test"))
+            leaks.append(Leak(f"left {what}", "destroyed" if self._at_once else "destroyed before the next test"))
+        if self._at_once:
+            self.destroy_left()
         return leaks

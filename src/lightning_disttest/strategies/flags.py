@@ -1,8 +1,8 @@
-"""The settings of torch that a Trainer makes: no test is blamed for them."""
+"""The settings of torch and the process groups that Lightning makes: no test is blamed for them."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from lightning_disttest.imports import when_imported
 
@@ -11,12 +11,26 @@ if TYPE_CHECKING:
 
 _PACKAGES = ("lightning.pytorch", "pytorch_lightning")
 _SETS_FLAGS = "_set_torch_flags"  # in the constructor of a Trainer
+_ROOTS = ("lightning.pytorch", "lightning.fabric", "pytorch_lightning", "lightning_fabric")
+# Strategies that make device meshes, whose groups they never destroy.
+_MAKE_GROUPS = {"model_parallel": "ModelParallelStrategy", "fsdp": "FSDPStrategy"}
 
 
 def watch_trainers() -> None:
-    """Have what Trainers set told from what tests set, as soon as Lightning is imported, if it ever is."""
+    """Have what Lightning sets and makes told from what tests do, as soon as Lightning is imported, if it ever is."""
     for package in _PACKAGES:
         when_imported(f"{package}.trainer.connectors.accelerator_connector", _patch)
+    for root in _ROOTS:
+        for module in _MAKE_GROUPS:
+            when_imported(f"{root}.strategies.{module}", _patch_strategy)
+
+
+def _patch_strategy(module: ModuleType) -> None:
+    from lightning_disttest.engine.torch_state import excuse_groups
+
+    strategy: Any = getattr(module, _MAKE_GROUPS[module.__name__.rpartition(".")[2]], None)
+    if strategy is not None:
+        strategy.setup_environment = excuse_groups(strategy.setup_environment)
 
 
 def _patch(module: ModuleType) -> None:
