@@ -94,6 +94,8 @@ class World:
         try:
             dist.monitored_barrier(timeout=timedelta(seconds=timeout), wait_all_ranks=True)
         except RuntimeError as error:
+            if self._context is not None:
+                self._context.group_is_broken = True  # gloo has closed its connections
             waited = time.monotonic() - begin
             if waited < timeout:
                 raise  # a peer is gone

@@ -51,6 +51,29 @@ FAILED = """
     def test_2_next():
         assert LEFT == []
 """
+TIMED_OUT = """
+    import time
+    import pytest
+    import torch
+    import torch.distributed as dist
+    from lightning_disttest.errors import BarrierTimeout
+
+    pytestmark = pytest.mark.distributed(2)
+
+    def test_1_expects_it(world, tmp_path):
+        if world.rank == 0:
+            with pytest.raises(BarrierTimeout):
+                world.barrier(0.2)
+            (tmp_path / "over").touch()
+        while not (tmp_path / "over").exists():
+            time.sleep(0.01)
+
+    def test_2_next(world):
+        world.barrier()
+        total = torch.ones(1)
+        dist.all_reduce(total)
+        assert total.item() == 2
+"""
 GPUS = """
     import pytest
 
@@ -105,3 +128,10 @@ def test_only_the_sizes_that_do_not_fit_are_skipped(run_once: RunOnce) -> None:
     run = run_once({"conftest.py": GPUS, "test_sizes.py": SIZES})
     assert run.outcomes == {"test_sizes[world_size=2]": "passed", "test_sizes[world_size=4]": "skipped"}, run.output
     assert "needs 4 GPUs, 2 found" in run.text("test_sizes[world_size=4]")
+
+
+def test_world_is_replaced_after_a_barrier_in_vain(run_once: RunOnce) -> None:
+    """Gloo closes its connections at the time-out that a test expects; the next test gets a world with new ones."""
+    run = run_once({"test_timed_out.py": TIMED_OUT})
+    assert run.outcome("test_1_expects_it") == "passed", run.text("test_1_expects_it")
+    assert run.outcome("test_2_next") == "passed", run.text("test_2_next")

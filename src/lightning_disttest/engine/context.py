@@ -31,6 +31,7 @@ class RankContext:
         folder: where this rank leaves for the controller what is too large for a message; it need not be there yet.
         deadline: when the time limit of the test is reached, on the monotonic clock; None if it has none.
         limit: that limit in seconds; 0 if it has none.
+        group_is_broken: whether the default process group is known to be of no use any more.
     """
 
     rank: int
@@ -46,6 +47,7 @@ class RankContext:
     folder: str = ""
     deadline: float | None = None
     limit: float = 0.0
+    group_is_broken: bool = False
 
 
 _current: RankContext | None = None

@@ -147,7 +147,7 @@ class Rank:
         return True
 
     def _is_intact(self) -> bool:
-        if not self._leaks.intact:
+        if not self._leaks.intact or self._context.group_is_broken:
             return False
         return rendezvous.world_is_intact() if self._request.backend else True
 
