@@ -276,6 +276,20 @@ def test_status_in_words(status: int, words: str) -> None:
     assert words == processes.describe_status(status)
 
 
+def test_descendants_are_found_and_killed() -> None:
+    """What a process has started is found while it lives, and killed by itself; a process that is gone has none."""
+    program = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'import signal; signal.pause()'])"
+    with subprocess.Popen([sys.executable, "-c", program]) as parent:
+        deadline = time.monotonic() + LIMIT_S
+        while not (found := processes.descendants(parent.pid)) and time.monotonic() < deadline:
+            time.sleep(0.005)
+        processes.kill_all(found)
+        assert len(found) == 1
+        assert parent.wait(LIMIT_S) == 0  # its child has ended
+    processes.kill_all(found)
+    assert processes.descendants(parent.pid) == []
+
+
 def test_child_dies_with_its_parent() -> None:
     """A process that asked for it is killed by the kernel as soon as its parent ends."""
     hears, told = os.pipe()
