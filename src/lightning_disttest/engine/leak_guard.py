@@ -77,6 +77,7 @@ class LeakGuard:
         setattr(item, "teardown", functools.partial(self._teardown, item.teardown))  # noqa: B010
         self._groups.destroy_left()
         self._isolation.begin()
+        self._leaks = None
         self._watching = True
         try:
             return (yield)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterable
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -65,22 +65,24 @@ class Fitting:
         """
         if not self.has_ranks:
             return
-        name = "strategy" if _own_environment(arguments, package) is None else "plugins"
-        value = arguments.get(name, "ddp")
+        chosen = arguments.get("strategy", "ddp")
+        own = _own_environment(arguments, package)
+        named = ("strategy", chosen) if own is None else ("plugins", arguments["plugins"])
         launchers = importlib.import_module(f"{package.__name__}.strategies.launchers.multiprocessing")
         if isinstance(getattr(strategy, "launcher", None), launchers._MultiProcessingLauncher):
             reason = "launches processes of its own"
-            raise WorldMismatch("strategy", arguments["strategy"], self._size, reason, _ELSEWHERE)
+            raise WorldMismatch("strategy", chosen, self._size, reason, _ELSEWHERE)
         if (size := getattr(strategy, "world_size", 1)) != self._size:
-            raise WorldMismatch(name, value, self._size, f"makes a world of {size}")
+            raise WorldMismatch(*named, self._size, f"makes a world of {size}")
         if (number := getattr(strategy, "num_processes", self._size)) != self._size:
-            raise WorldMismatch("strategy", value, self._size, f"has the devices of {number}")
+            raise WorldMismatch("strategy", chosen, self._size, f"has the devices of {number}")
         if (rank := getattr(strategy, "global_rank", 0)) != self._world.rank:
             reason = f"takes rank {self._world.rank} for rank {rank}"
-            raise WorldMismatch(name, value, self._size, reason, "let it have the ranks of the world")
+            raise WorldMismatch(*named, self._size, reason, "let it have the ranks of the world")
         if (kind := strategy.root_device.type) != self._world.device.type:
             reason = f"uses a device of type {kind}, and the world has {self._world.device.type}"
-            raise WorldMismatch("accelerator", arguments.get("accelerator"), self._size, reason)
+            name = "accelerator" if "accelerator" in arguments else "strategy"
+            raise WorldMismatch(name, arguments.get(name, chosen), self._size, reason)
 
     def _check_arguments(self, arguments: Arguments) -> None:
         size = self._size
@@ -119,7 +121,7 @@ def _environment_class(package: ModuleType) -> Any:
 def _as_list(plugins: Any) -> list[Any]:
     if plugins is None:
         return []
-    return list(plugins) if isinstance(plugins, Iterable) else [plugins]
+    return list(plugins) if isinstance(plugins, Collection) else [plugins]
 
 
 def _skip_without_deepspeed(strategy: Any) -> None:
