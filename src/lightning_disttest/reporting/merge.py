@@ -5,7 +5,6 @@ from __future__ import annotations
 import collections
 import dataclasses
 import itertools
-import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +15,7 @@ from _pytest._code.code import (
     ReprTraceback,
 )
 
+from lightning_disttest.reporting.causes import Kind, without_own_numbers
 from lightning_disttest.reporting.stories import (
     EXCEPTIONS,
     PHASES,
@@ -25,7 +25,7 @@ from lightning_disttest.reporting.stories import (
     name_ranks,
     trim_stacks,
 )
-from lightning_disttest.reporting.verdict import Kind, PhaseVerdict, Trouble, is_communication_error
+from lightning_disttest.reporting.verdict import PhaseVerdict, Trouble, is_communication_error
 from lightning_disttest.reporting.waiting import describe_state
 
 if TYPE_CHECKING:
@@ -40,7 +40,6 @@ _LAST_LINES = 20
 _ON_ONE = "the run on one process"
 _WHY_ON_ONE = "The test has passed on its ranks; world.record(..., one_process=True) compares it with that run."
 _OURS = {"wasxfail", EXCEPTIONS}  # parts of the verdict
-_NUMBERS_OF_ITS_OWN = re.compile(r"0x[0-9a-f]+|(?<=^Thread )\d+", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,10 +205,11 @@ def _chain(
 
 
 def _identical(troubles: Sequence[Trouble]) -> list[list[Trouble]]:
-    groups: dict[tuple[Kind, str, str], list[Trouble]] = {}
+    groups: dict[tuple[Kind, str, str, str], list[Trouble]] = {}
     for trouble in troubles:
-        text = _NUMBERS_OF_ITS_OWN.sub("", "".join(_text_of(element) for element in _body(trouble, folded=False)))
-        groups.setdefault((trouble.kind, trouble.phase, text), []).append(trouble)
+        text = without_own_numbers("".join(_text_of(element) for element in _body(trouble, folded=False)))
+        how = trouble.story.how.partition("\n")[0] if trouble.report is None else ""
+        groups.setdefault((trouble.kind, trouble.phase, how, text), []).append(trouble)
     return list(groups.values())
 
 
@@ -247,7 +247,7 @@ def _what_one(trouble: Trouble, frame: Frame) -> str:
         return f"was still {where} and waited for a rank that had come to the end of the test"
     if trouble.kind is Kind.TIME_LIMIT:
         return f"was still {where} at the time limit of {frame.timeout:g} s"
-    if trouble.kind is Kind.WAITING and trouble.story.how:
+    if trouble.kind in (Kind.WAITING, Kind.PLANNED) and trouble.story.how:
         return f"{trouble.story.how}, {where}"
     if trouble.kind is Kind.WAITING:
         return f"was still {where} when the grace of {frame.grace:g} s was over, and was ended"
