@@ -58,6 +58,7 @@ class Contender:
     with_plugin: bool = False
     conftest: str = ""
     processes: int = 1
+    options: tuple[str, ...] = ()
 
 
 PLAIN = Contender("plain pytest, a group of one", conftest=workloads.GROUP_OF_ONE)
@@ -65,6 +66,8 @@ TORCHRUN = Contender("torchrun static", _TORCHRUN, conftest=workloads.GROUP_OF_L
 OURS = Contender("lightning-disttest", with_plugin=True, conftest=workloads.IMPORT_ONLY)
 SPAWN = Contender("mp.spawn per test", conftest=workloads.IMPORT_ONLY)
 PER_ID = Contender("one pytest per test and rank", processes=2)
+REAL_SPAWN = Contender("a new interpreter for each rank", with_plugin=True)
+WARM_SPAWN = Contender("warm", with_plugin=True, options=("--disttest-warm-spawn-everywhere",))
 STANDALONE = Contender("lightning-disttest", with_plugin=True)
 WITHOUT = Contender("without the plugin")
 INSTALLED = Contender("with the plugin, unused", with_plugin=True)
@@ -146,7 +149,7 @@ def _options(contender: Contender) -> list[str]:
     names = {entry.name for entry in metadata.entry_points(group="pytest11")} | {"randomly", "random_order"}
     blocked = sorted({*names, "cacheprovider"} - ({_OURS} if contender.with_plugin else set()))
     plugins = [option for name in blocked for option in ("-p", f"no:{name}")]
-    return ["-q", "-c", "pytest.ini", "-p", "stopwatch", *plugins]
+    return ["-q", "-c", "pytest.ini", "-p", "stopwatch", *plugins, *contender.options]
 
 
 def _environment(output: Path) -> dict[str, str]:

@@ -13,7 +13,18 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from benchmarks import workloads
-from benchmarks.contenders import INSTALLED, OURS, PER_ID, PLAIN, SPAWN, STANDALONE, TORCHRUN, WITHOUT
+from benchmarks.contenders import (
+    INSTALLED,
+    OURS,
+    PER_ID,
+    PLAIN,
+    REAL_SPAWN,
+    SPAWN,
+    STANDALONE,
+    TORCHRUN,
+    WARM_SPAWN,
+    WITHOUT,
+)
 from benchmarks.stopwatch import MEMORY_STEP
 from benchmarks.table import Line, sampled
 
@@ -24,7 +35,7 @@ if TYPE_CHECKING:
     from benchmarks.table import Unit
     from benchmarks.workloads import Workload
 
-ROWS = (1, 2, 3, 4, 5, 6, 7, 8)
+ROWS = (1, 2, 3, 4, 5, 6, 7, 8, 9)
 LONG_ROW = 8
 _CONSTANT = 1.1  # up to this ratio of last to first, the time per test counts as constant
 
@@ -40,6 +51,7 @@ class Sizes:
     spawned: int = 2
     fits: int = 10
     fits_per_id: int = 1
+    spawn_fits: int = 3
     plain: int = 2000
     plain_repeats: int = 10
     waits: int = 3
@@ -55,6 +67,7 @@ QUICK = Sizes(
     dynamic=3,
     spawned=1,
     fits=2,
+    spawn_fits=2,
     plain=100,
     plain_repeats=1,
     waits=1,
@@ -76,6 +89,7 @@ def measure(laboratory: Laboratory, sizes: Sizes, rows: set[int]) -> list[Line]:
         6: _waiting,
         7: _crash,
         8: _long,
+        9: _spawn,
     }
     for row, function in single.items():
         if row in rows:
@@ -237,6 +251,19 @@ def _long(laboratory: Laboratory, sizes: Sizes) -> list[Line]:
     plain, ours = growths
     what = f"memory growth of pytest after the first {MEMORY_STEP} tests"
     return [*lines, Line(8, f"{what}: {PLAIN.name}", plain, "MB"), Line(8, f"{what}: {OURS.name}", ours, "MB", plain)]
+
+
+def _spawn(laboratory: Laboratory, sizes: Sizes) -> list[Line]:
+    work = workloads.spawn_fit_tests(sizes.spawn_fits)
+    contenders = (REAL_SPAWN, WARM_SPAWN)
+    jobs = [_job(laboratory, contender, work) for contender in contenders]
+    real, warm = _alternate("row 9, spawned fits", sizes.repeats, jobs)
+    what = 'Trainer(strategy="ddp_spawn", devices=2).fit(), from the second on'
+    lines = [
+        sampled(9, f"{what}: {contender.name}", [_per_test(run.finished) for run in runs], "s")
+        for contender, runs in zip(contenders, (real, warm), strict=True)
+    ]
+    return [*lines, _ratio(9, "warm / new interpreters", (lines[1].samples, lines[0].samples), "part", 1 / 4)]
 
 
 def _per_test(finished: Sequence[float]) -> float:

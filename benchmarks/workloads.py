@@ -74,18 +74,33 @@ def run_rank(rank, path):
 
 """
 
-_FIT = """\
+
+_NOTE = f"""\
+{_STATIC}
+import os
+import signal
+import time
+
+
+def note(what):
+    path = os.path.join(os.environ["BENCHMARK_NOTES"], f"{{what}}.{{dist.get_rank()}}")
+    with open(path, "w") as file:
+        file.write(repr(time.monotonic()))
+
+"""
+
+
+def _fit(strategy: str, mark: str = "") -> str:
+    return f"""\
 import pytest
 from lightning.pytorch import Trainer
 from lightning.pytorch.demos.boring_classes import BoringModel
-
-pytestmark = pytest.mark.standalone
-
+{mark}
 
 def fit(folder):
     trainer = Trainer(
         accelerator="cpu",
-        strategy="ddp",
+        strategy="{strategy}",
         devices=2,
         max_epochs=1,
         limit_train_batches=2,
@@ -99,20 +114,6 @@ def fit(folder):
     trainer.fit(BoringModel())
     assert trainer.world_size == 2
     assert trainer.global_step == 2
-
-"""
-
-_NOTE = f"""\
-{_STATIC}
-import os
-import signal
-import time
-
-
-def note(what):
-    path = os.path.join(os.environ["BENCHMARK_NOTES"], f"{{what}}.{{dist.get_rank()}}")
-    with open(path, "w") as file:
-        file.write(repr(time.monotonic()))
 
 """
 
@@ -148,7 +149,13 @@ def spawn_tests(count: int) -> Workload:
 
 def fit_tests(count: int) -> Workload:
     """Return tests that fit a Trainer with ``strategy="ddp"`` on two ranks, launched by Lightning itself."""
-    return _modules(f"fit{count}", _FIT, "def test_{number}(tmp_path):\n    fit(tmp_path)\n", count)
+    head = _fit("ddp", "\npytestmark = pytest.mark.standalone\n")
+    return _modules(f"fit{count}", head, "def test_{number}(tmp_path):\n    fit(tmp_path)\n", count)
+
+
+def spawn_fit_tests(count: int) -> Workload:
+    """Return plain tests that fit a Trainer with ``strategy="ddp_spawn"`` on two ranks."""
+    return _modules(f"spawnfit{count}", _fit("ddp_spawn"), "def test_{number}(tmp_path):\n    fit(tmp_path)\n", count)
 
 
 def plain_tests(count: int) -> Workload:
