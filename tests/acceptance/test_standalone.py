@@ -281,10 +281,10 @@ def test_standalone_timeout(run_once: RunOnce) -> None:
     source = """
         import threading
         import pytest
+        from lightning.fabric import Fabric
 
         @pytest.mark.standalone(timeout=3)
         def test_it():
-            from lightning.fabric import Fabric
             fabric = Fabric(strategy="ddp", devices=2, accelerator="cpu")
             fabric.launch()
             if fabric.global_rank == 1:
