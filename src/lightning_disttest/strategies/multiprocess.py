@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from lightning_disttest.engine import running_tests
 from lightning_disttest.engine.context import current_rank
-from lightning_disttest.errors import LaunchRefused
+from lightning_disttest.errors import LaunchedRanksFailed, LaunchRefused
 from lightning_disttest.imports import when_imported
 from lightning_disttest.settings import SETTINGS
 from lightning_disttest.strategies.launchers import PACKAGES
@@ -50,6 +50,8 @@ def _patch_launch(launcher: Any) -> None:
         __tracebackhide__ = True
         try:
             return genuine(self, *args, **kwargs)
+        except LaunchedRanksFailed as failure:
+            raise failure.with_traceback(None) from None  # pytest would show the whole source of Lightning's launcher
         finally:
             if (left := _running.pop(id(self), None)) is not None:
                 left.end()
