@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
 import torch.distributed as dist
 from examples.regression.train import OFFSET, SLOPES, LinearModel, PointsData
-from lightning import seed_everything
+from lightning import Callback, seed_everything
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from lightning import LightningModule, Trainer
+
     from lightning_disttest import TrainerFactory, World
+
+
+class LossCurve(Callback):
+    """Keeps the loss of each step, averaged over all ranks."""
+
+    def __init__(self) -> None:
+        self.losses: list[float] = []
+
+    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, outputs: Any, *_: object) -> None:  # noqa: ARG002
+        """Add the loss of a step."""
+        self.losses.append(trainer.strategy.reduce(outputs["loss"], reduce_op="mean").item())
 
 
 def test_model_learns_the_plane(trainer_factory: TrainerFactory) -> None:
@@ -38,6 +51,16 @@ def test_weights_are_equal_on_all_ranks(world: World, trainer_factory: TrainerFa
     assert trainer.callback_metrics["val_loss"] < 0.01
     world.record("weight", model.layer.weight)
     world.record("bias", model.layer.bias)
+
+
+@pytest.mark.distributed(world_size=[2, 4])
+def test_ranks_learn_what_one_process_learns(world: World, trainer_factory: TrainerFactory) -> None:
+    """With the same points in each step, the losses of all steps and the weights are those of one process."""
+    seed_everything(1, verbose=False)
+    model = LinearModel()
+    trainer = trainer_factory(max_epochs=3, limit_train_batches=None, callbacks=[curve := LossCurve()])
+    trainer.fit(model, datamodule=PointsData(batch_size=16 // world.world_size, shuffle=False))
+    world.record("training", {"losses": curve.losses, "weights": model}, rtol=1e-4, one_process=True)
 
 
 @pytest.mark.distributed(2)

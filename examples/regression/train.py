@@ -19,11 +19,12 @@ OFFSET = 3.0
 class PointsData(lightning.LightningDataModule):
     """Points on a plane with a little noise; the same points on every rank, made from a seed."""
 
-    def __init__(self, size: int = 256, batch_size: int = 16, seed: int = 7) -> None:
+    def __init__(self, size: int = 256, batch_size: int = 16, seed: int = 7, shuffle: bool = True) -> None:
         super().__init__()
         self.size = size
         self.batch_size = batch_size
         self.seed = seed
+        self.shuffle = shuffle
 
     def setup(self, stage: str) -> None:  # noqa: ARG002
         """Make the points; three quarters are for training."""
@@ -37,7 +38,7 @@ class PointsData(lightning.LightningDataModule):
 
     def train_dataloader(self) -> DataLoader[tuple[torch.Tensor, ...]]:
         """Return batches for training; Lightning gives each rank its own part of them."""
-        return DataLoader(self.train_set, batch_size=self.batch_size, shuffle=True)
+        return DataLoader(self.train_set, batch_size=self.batch_size, shuffle=self.shuffle)
 
     def val_dataloader(self) -> DataLoader[tuple[torch.Tensor, ...]]:
         """Return batches for validation."""

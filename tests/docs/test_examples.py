@@ -15,7 +15,7 @@ def test_examples_pass() -> None:
     """The folder has plain, distributed and standalone tests, and all of them pass without a warning."""
     output = run_command("pytest examples", ROOT)
     assert lines_with(output, "disttest: 5 static in 2 worlds, 1 standalone (start method: fork)"), output
-    assert lines_with(output, "= 10 passed in "), output
+    assert lines_with(output, "= 12 passed in "), output
 
 
 def test_failing_rank_is_named() -> None:
