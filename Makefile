@@ -43,15 +43,16 @@ demo: $(INSTALLED) ## run the examples, then a test that fails on one rank
 	if [ $$status -ne 1 ]; then echo "It should have failed with exit code 1, but ended with $$status."; exit 1; fi; \
 	echo "It failed, as it should: rank 1 is named as the cause, and the run did not hang."
 
-test: $(INSTALLED) ## run the whole suite and the examples
-	$(PY) -m pytest
+test: $(INSTALLED) ## run the whole suite on two cores, and the examples
+	$(PY) -m pytest -n 2 --dist loadfile
 	$(PY) -m pytest examples
 
 test-lowest: $(LOWEST_INSTALLED) ## run acceptance and compatibility tests with the lowest versions
 	$(LOWEST_PY) -m pytest tests/acceptance tests/compatibility
 
-faults: $(INSTALLED) ## run every fault at every place on every choice of ranks
+faults: $(INSTALLED) ## run every fault at every place, and in every hook of each strategy
 	$(PY) -m tests.faults
+	$(PY) -m tests.strategies
 
 random-faults: $(INSTALLED) ## put 200 random faults into a run of 1,000 static tests, three times
 	$(PY) -m benchmarks.random_faults

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -56,6 +56,25 @@ def test_who_waits_for_others(make: Make, frames: list[str], stopped: bool, func
     story = make.waited(0, "call", stacks=stacks(*frames), is_stopped=stopped)
 
     assert (story.torch_call, story.waits_for_others) == (function, waits)
+
+
+@pytest.mark.parametrize(
+    ("more", "waits"),
+    [
+        ({}, True),
+        ({"knows_collectives": True, "pending": True}, True),
+        ({"knows_collectives": True, "pending": False}, False),
+        ({"is_stopped": True}, False),
+    ],
+)
+def test_who_waits_in_a_backward_pass(make: Make, more: dict[str, Any], waits: bool) -> None:
+    """DistributedDataParallel waits for other ranks in native code; who has nothing pending hangs alone."""
+    pending = more.pop("pending", None)
+    collectives = () if pending is None else (make.collective(pending=pending),)
+    frames = ("/lib/python3.11/site-packages/torch/autograd/graph.py:979 _engine_run_backward", TEST)
+    story = make.waited(0, "call", stacks=stacks(*frames), collectives=collectives, **more)
+
+    assert (story.is_in_backward, story.torch_call, story.waits_for_others) == (True, "", waits)
 
 
 @pytest.mark.parametrize(

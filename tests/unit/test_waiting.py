@@ -105,6 +105,14 @@ def test_operation_that_is_done_is_not_waited_for(make: Make) -> None:
     assert describe_waiting([make.collective(pending=False)]) == ""
 
 
+def test_backward_pass_waits_for_its_gradients(make: Make) -> None:
+    """In a backward pass the last operation that is not done is waited for; without one it is only said where it is."""
+    assert (
+        describe_waiting([make.collective()], in_backward=True) == "waits in all_reduce, number 1 of the default group"
+    )
+    assert describe_waiting([], in_backward=True) == "is in a backward pass of torch"
+
+
 def test_variants_of_an_operation_have_its_name(make: Make) -> None:
     """``all_gather_into_tensor`` is recorded as ``all_gather``; whoever is in the one waits in the other."""
     text = describe_waiting([make.collective("all_gather")], "all_gather_into_tensor")

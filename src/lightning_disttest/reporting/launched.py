@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -18,7 +17,6 @@ if TYPE_CHECKING:
     from lightning_disttest.reporting.raised import RaisedError
 
 # Backward passes of DDP wait for other ranks in native code of torch's autograd, below no frame of Python.
-_BACKWARD = re.compile(r'^  File ".*[/\\]torch[/\\]autograd[/\\]graph\.py", line \d+ in _engine_run_backward$')
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,12 +67,7 @@ class LaunchedStory:
     @property
     def waits(self) -> bool:
         """Whether it is in a function of torch where ranks wait for each other."""
-        return self.in_test.waits_for_others or self._is_in_backward
-
-    @property
-    def _is_in_backward(self) -> bool:
-        frames = self.stacks.rpartition("Current thread")[2].splitlines()
-        return next((bool(_BACKWARD.match(line)) for line in frames if line.startswith("  File")), False)
+        return self.in_test.waits_for_others
 
     @property
     def state(self) -> str:
@@ -85,9 +78,8 @@ class LaunchedStory:
             return "came to the end of its function, but its process did not end"
         if not self.begun:
             return "had not begun its function"
-        what = describe_state(self.in_test) or ("is in a backward pass of torch" if self._is_in_backward else "")
         place = self.in_test.place
-        return ", ".join(filter(None, (what, place and f"at {place}")))
+        return ", ".join(filter(None, (describe_state(self.in_test), place and f"at {place}")))
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ _BELOW_THE_TEST = re.compile(r"^ .*([(/\\](_pytest|pluggy)[/\\]|lightning_distte
 _OWN_PACKAGE = f"{Path(__file__).parents[1]}{os.sep}"  # not by its name: users may have folders of that name
 _LIBRARY = re.compile(r"[/\\](site-packages|dist-packages|lib[/\\]python3[.]\d+)[/\\]|^<")
 _OWN_THREAD = re.compile(r"lightning_disttest[/\\]engine[/\\]answering\.py|<no Python frame>")
+_BACKWARD = ("_engine_run_backward", "backward")  # the second in versions of torch without the first
 EXCEPTIONS = "disttest_exceptions"  # attribute of a failed report: classes and texts, for ``engine.stand_ins``
 PHASES = ("setup", "call", "teardown")
 
@@ -109,13 +110,29 @@ class RankStory:
     @property
     def torch_call(self) -> str:
         """The function of torch.distributed in which it is, by its innermost frame; empty if it is in none."""
-        innermost = _FRAME.search(self.stacks.rpartition("Current thread")[2])
-        return innermost[3] if innermost is not None and "/torch/distributed/" in innermost[1] else ""
+        path, function = self._innermost
+        return function if "/torch/distributed/" in path else ""
+
+    @property
+    def is_in_backward(self) -> bool:
+        """Whether it is in the engine of a backward pass, where DistributedDataParallel waits for its gradients."""
+        path, function = self._innermost
+        return "/torch/autograd/" in path and function in _BACKWARD
 
     @property
     def waits_for_others(self) -> bool:
-        """Whether it is in a function of torch.distributed: it waits for a peer, and is not what hangs."""
-        return bool(self.torch_call) and not self.is_stopped
+        """Whether it waits for a peer, and is not what hangs.
+
+        That is in a function of torch.distributed, or in a backward pass unless no operation of a group is pending.
+        """
+        in_backward = self.is_in_backward and (not self.knows_collectives or any(c.pending for c in self.collectives))
+        return (bool(self.torch_call) or in_backward) and not self.is_stopped
+
+    @property
+    def _innermost(self) -> tuple[str, str]:
+        """File and function of the innermost frame; empty if it is not known."""
+        frame = _FRAME.search(self.stacks.rpartition("Current thread")[2])
+        return ("", "") if frame is None else (frame[1], frame[3])
 
     def report_of(self, phase: str) -> pytest.TestReport | None:
         """Return the main report of a phase, not a sub-report."""

@@ -65,26 +65,29 @@ class Collective:
         return f"{self.call}, number {self.number} of {self.group_name}"
 
 
-def describe_waiting(collectives: Sequence[Collective], torch_call: str = "") -> str:
+def describe_waiting(collectives: Sequence[Collective], torch_call: str = "", *, in_backward: bool = False) -> str:
     """Return what one rank waits for, in words; empty if nothing is known of it.
 
     ``torch_call`` is the function of torch.distributed that it is in: only a rank that is in the function of its last
-    operation surely waits in it. One that was begun and not waited for may be pending for long.
+    operation surely waits in it. One that was begun and not waited for may be pending for long. In a backward pass it
+    waits for the gradients of all ranks.
     """
     begun = [collective for collective in collectives if collective.pending]
     parts = []
-    if (awaited := _awaited(collectives, torch_call)) is not None:
+    if (awaited := _awaited(collectives, torch_call, in_backward=in_backward)) is not None:
         parts.append(f"waits in {awaited}")
         begun.remove(awaited)
     elif torch_call:
         parts.append(f"is in {torch_call} of torch.distributed")
+    elif in_backward:
+        parts.append("is in a backward pass of torch")
     parts += [f"has begun {collective}, which is not done" for collective in begun]
     return ", ".join(parts)
 
 
-def _awaited(collectives: Sequence[Collective], torch_call: str) -> Collective | None:
+def _awaited(collectives: Sequence[Collective], torch_call: str, *, in_backward: bool) -> Collective | None:
     begun = [collective for collective in collectives if collective.pending]
-    return begun[-1] if begun and torch_call.startswith(begun[-1].name) else None
+    return begun[-1] if begun and (in_backward or torch_call.startswith(begun[-1].name)) else None
 
 
 def is_in_world_barrier(story: RankStory) -> bool:
@@ -96,7 +99,7 @@ def waits_in_vain(story: RankStory, finished: Sequence[RankStory]) -> bool:
     """Tell whether a rank waits in a collective to which one that has finished the test did not come."""
     if finished and is_in_world_barrier(story):
         return True
-    awaited = _awaited(story.collectives, story.torch_call)
+    awaited = _awaited(story.collectives, story.torch_call, in_backward=story.is_in_backward)
     if awaited is None or awaited.point_to_point:
         return False
     return any(other.knows_collectives and _did_not_come(other, awaited) for other in finished)
@@ -120,7 +123,7 @@ def describe_state(story: RankStory) -> str:
         return "its interpreter does not answer: native code holds the GIL, or the machine is busy"
     if is_in_world_barrier(story):
         return "waits in world.barrier()"
-    return describe_waiting(story.collectives, story.torch_call)
+    return describe_waiting(story.collectives, story.torch_call, in_backward=story.is_in_backward)
 
 
 def describe_quiet(nodeid: str, seconds: float, stories: Sequence[RankStory]) -> str:
