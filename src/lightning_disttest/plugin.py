@@ -15,7 +15,7 @@ from lightning_disttest.engine.context import current_rank
 from lightning_disttest.errors import ConditionUnclear, InvalidMarks, MarkTooLate, RequirementMissing, UsageFault
 from lightning_disttest.selection import factories, filters, marks, nothing_ran, removals, requirements
 from lightning_disttest.settings import SETTINGS, add_options, find_option, resolve
-from lightning_disttest.strategies import flags, launchers, multiprocess
+from lightning_disttest.strategies import flags, launchers, multiprocess, packages
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
@@ -333,14 +333,11 @@ def _import_for_ranks(items: list[pytest.Item]) -> None:
     if any(plan.backend for plan in plans):
         import torch.distributed  # noqa: F401
     names = {name for item in items for name in getattr(item, "fixturenames", ())}
-    if names & factories.FACTORIES:
-        from lightning_disttest.strategies import packages
-
-        packages.import_for(names)
+    packages.import_for(names)
     if "faults" in names:
-        from lightning_disttest.strategies import faults
+        from lightning_disttest.strategies import faults  # noqa: F401
 
-        faults.import_packages()
+        packages.import_trainers()
 
 
 def _refuse(config: pytest.Config, fault: UsageFault) -> None:

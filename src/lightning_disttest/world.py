@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from lightning_disttest.engine import recording
-from lightning_disttest.engine.context import current_rank
+from lightning_disttest.engine.context import current_rank, default_group
 from lightning_disttest.engine.messages import ValueRecorded
 from lightning_disttest.errors import BarrierTimeout, InvalidTolerance, OneProcessRefused
 
@@ -31,10 +30,8 @@ class World:
     @property
     def rank(self) -> int:
         """Global rank, from 0 to ``world_size - 1``."""
-        if _group_exists():
-            import torch.distributed as dist
-
-            return dist.get_rank()
+        if (group := default_group()) is not None:
+            return int(group.get_rank())
         return self._context.rank if self._context is not None else 0
 
     @property
@@ -45,10 +42,8 @@ class World:
     @property
     def world_size(self) -> int:
         """Number of ranks."""
-        if _group_exists():
-            import torch.distributed as dist
-
-            return dist.get_world_size()
+        if (group := default_group()) is not None:
+            return int(group.get_world_size())
         return self._context.world_size if self._context is not None else 1
 
     @property
@@ -63,11 +58,8 @@ class World:
     @property
     def backend(self) -> str | None:
         """Backend of the default process group, None without one."""
-        if _group_exists():
-            import torch.distributed as dist
-
-            return str(dist.get_backend())
-        return None
+        group = default_group()
+        return str(group.get_backend()) if group is not None else None
 
     @property
     def is_rank_zero(self) -> bool:
@@ -83,10 +75,9 @@ class World:
             BarrierTimeout: if a rank did not come; on rank 0 the text names it.
         """
         __tracebackhide__ = True
-        if not _group_exists():
+        dist = default_group()
+        if dist is None:
             return
-        import torch.distributed as dist
-
         if self.backend != "gloo":
             dist.barrier()
             return
@@ -140,8 +131,3 @@ class World:
 def make_world() -> World:
     """Return the world of this process."""
     return World(current_rank())
-
-
-def _group_exists() -> bool:
-    dist: Any = sys.modules.get("torch.distributed")
-    return dist is not None and dist.is_available() and bool(dist.is_initialized())

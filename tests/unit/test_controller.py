@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from lightning_disttest.engine import controller, stand_ins
+from lightning_disttest.engine import controller, outcomes, stand_ins
 from lightning_disttest.errors import RanksFailed
 from lightning_disttest.reporting.stories import EXCEPTIONS
 from lightning_disttest.reporting.verdict import PhaseVerdict, judge
@@ -28,7 +28,7 @@ def described(make: Make, when: str, error: Exception) -> pytest.TestReport:
 
 def seen_by_plugins(verdict: PhaseVerdict, report: pytest.TestReport) -> BaseException:
     """Return the exception that stands in the place of the ranks'."""
-    return stand_ins.stand_in(controller._exceptions_of(verdict, report)).value
+    return stand_ins.stand_in(outcomes.exceptions_of(verdict, report)).value
 
 
 def test_plugins_see_the_exception_of_the_cause(make: Make) -> None:
@@ -100,7 +100,7 @@ def test_plugins_see_the_exception_whether_there_is_a_debugger_or_not(
     """Without pytest's debugging plugin there is no option ``usepdb`` at all; with ``--pdb`` there are no frames."""
     stories = [make.story(0, make.report("setup"), described(make, "call", KeyError("a")), make.report("teardown"))]
     verdict = judge(stories)["call"]
-    outcome = controller._Outcome({"call": verdict}, stories, make.frame(1), [])
+    outcome = outcomes.Outcome({"call": verdict}, stories, make.frame(1), [])
     call: Any = SimpleNamespace(excinfo=SimpleNamespace(value=OSError("of a hook")) if raised_here else None)
     it: Any = SimpleNamespace(_config=SimpleNamespace(option=SimpleNamespace(**options)))
     report = make.report("call")

@@ -13,7 +13,7 @@ from lightning_disttest import Faults
 from lightning_disttest.engine import context
 from lightning_disttest.engine.injection import Exit, Fault, Kill, Plan, Stop, Throw
 from lightning_disttest.errors import FaultMisused, FaultNeverHappened, FaultRefused
-from lightning_disttest.strategies import faults as faults_module
+from lightning_disttest.strategies import packages
 from tests.unit.contexts import make_context
 
 if TYPE_CHECKING:
@@ -171,7 +171,7 @@ def test_copies(faults: Faults, copied: Any) -> None:
 
 def test_without_lightning(faults: Faults, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where Lightning is not installed faults are there for loops, and any name is one of a hook."""
-    monkeypatch.setattr(faults_module, "_PACKAGES", ("no_such_lightning",))
+    monkeypatch.setattr(packages, "TRAINER_PACKAGES", ("no_such_lightning",))
     fault = faults.error(0, KeyError, hook="on_batch_loaded")
     assert type(fault) is Fault
     with pytest.raises(KeyError):

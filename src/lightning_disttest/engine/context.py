@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import sys
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import socket
@@ -74,3 +75,10 @@ def leave_rank() -> None:
     """Declare this process none: it was forked from a rank and must not speak in its name."""
     global _current
     _current = None
+
+
+def default_group() -> Any:
+    """Return ``torch.distributed`` if this process is in a default process group, else None; torch is not imported."""
+    distributed: Any = sys.modules.get("torch.distributed")
+    exists = distributed is not None and distributed.is_available() and distributed.is_initialized()
+    return distributed if exists else None

@@ -8,7 +8,6 @@ import re
 import secrets
 import time
 import warnings
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -18,23 +17,24 @@ from lightning_disttest.engine import guard, measuring, one_process, processes, 
 from lightning_disttest.engine.journal import Journal
 from lightning_disttest.engine.messages import RunItem
 from lightning_disttest.engine.one_process import OneProcess
+from lightning_disttest.engine.outcomes import Outcome, exceptions_of, hidden_failure
 from lightning_disttest.engine.rank import prepare_zygote, rank_main
 from lightning_disttest.engine.supervisor import Supervisor
 from lightning_disttest.engine.testrun import TestRun
 from lightning_disttest.engine.worlds import LiveWorld, WorldPool, WorldSpec, describe_lost
-from lightning_disttest.errors import BenchmarkOnRanks, RankNotStarted, RanksFailed, UnsafeFork, ZygoteLost
+from lightning_disttest.errors import BenchmarkOnRanks, RankNotStarted, UnsafeFork, ZygoteLost
 from lightning_disttest.reporting.merge import Frame, apply_verdict, merge_attributes, merge_subreports
 from lightning_disttest.reporting.properties import merge_values, properties_of
-from lightning_disttest.reporting.stories import EXCEPTIONS, Fate, name_ranks
+from lightning_disttest.reporting.stories import Fate, name_ranks
 from lightning_disttest.reporting.verdict import PhaseVerdict, add_problems, describe_leaving, judge
+from lightning_disttest.selection.filters import next_of_world
 from lightning_disttest.selection.limits import limit_of
 from lightning_disttest.selection.marks import Plan, plan_of
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Sequence
+    from collections.abc import Generator
 
     from lightning_disttest.engine.testrun import TestRecord
-    from lightning_disttest.reporting.stories import RankStory
     from lightning_disttest.settings import Settings
 
 _NAME_LENGTH = 30
@@ -42,25 +42,7 @@ _SEED_BITS = 32
 _RETIRE_S = 300.0  # when there is no time limit
 
 
-@dataclass(frozen=True, slots=True)
-class _Outcome:
-    """What the ranks made of one item."""
-
-    verdicts: dict[str, PhaseVerdict]
-    stories: Sequence[RankStory]
-    frame: Frame
-    properties: list[tuple[str, object]]
-
-    @property
-    def passed(self) -> bool:
-        return all(verdict.outcome == "passed" for verdict in self.verdicts.values())
-
-    def after_one_process(self, verdict: PhaseVerdict, seconds: float) -> _Outcome:
-        verdicts = self.verdicts | ({} if verdict.outcome == "passed" else {"call": verdict})
-        return replace(self, verdicts=verdicts, frame=replace(self.frame, seconds_on_one=seconds))
-
-
-_OUTCOME = pytest.StashKey[_Outcome]()
+_OUTCOME = pytest.StashKey[Outcome]()
 
 
 class Controller:
@@ -71,7 +53,7 @@ class Controller:
         self._config = session.config
         self._settings = settings
         self._indices = {item: index for index, item in enumerate(session.items)}
-        self._next = _next_of_world(session.items)
+        self._next = next_of_world(session.items)
         self._folders = itertools.count()
         self._journal = Journal()
         self._supervisor = Supervisor(pytest_bridge.live_output(session.config), self._journal.refresh)
@@ -142,7 +124,7 @@ class Controller:
             del item.stash[_OUTCOME]  # items live as long as the session; what the ranks sent need not
         if call.excinfo is None:
             self._put_in(report, call, item, outcome, outcome.verdicts.get(str(report.when), PhaseVerdict("passed")))
-        elif (verdict := _hidden_failure(outcome, str(report.when))) is not None:
+        elif (verdict := hidden_failure(outcome, str(report.when))) is not None:
             raised = report.longrepr
             self._put_in(report, call, item, outcome, verdict)
             text = raised[2] if isinstance(raised, tuple) else str(raised)
@@ -154,7 +136,7 @@ class Controller:
         report: pytest.TestReport,
         call: pytest.CallInfo[None],
         item: pytest.Item,
-        outcome: _Outcome,
+        outcome: Outcome,
         verdict: PhaseVerdict,
     ) -> None:
         pytest_bridge.forget_xfail(item)
@@ -165,7 +147,7 @@ class Controller:
             return
         # With --pdb there is none, as it has no frames to debug; but what a hook raised must not speak for the ranks.
         debugged = getattr(self._config.option, "usepdb", False) and call.excinfo is None
-        call.excinfo = None if debugged else stand_ins.stand_in(_exceptions_of(verdict, report))
+        call.excinfo = None if debugged else stand_ins.stand_in(exceptions_of(verdict, report))
 
     @pytest.hookimpl(optionalhook=True, tryfirst=True)
     def pytest_timeout_set_timer(self, item: pytest.Item) -> bool | None:
@@ -209,7 +191,7 @@ class Controller:
     def teardown(self, item: pytest.Item) -> None:
         """Stand in for ``item.teardown``: the ranks have ended their fixtures."""
 
-    def _run(self, item: pytest.Item, plan: Plan, pool: WorldPool) -> tuple[TestRecord, _Outcome]:
+    def _run(self, item: pytest.Item, plan: Plan, pool: WorldPool) -> tuple[TestRecord, Outcome]:
         timeout = limit_of(item, plan, self._settings)
         command = pytest_bridge.command_for(item)
         world, record, message = self._run_on_ranks(item, plan, pool, timeout, command)
@@ -268,7 +250,7 @@ class Controller:
 
     def _judge(
         self, item: pytest.Item, plan: Plan, record: TestRecord, problems: list[str], timeout: float, command: str
-    ) -> _Outcome:
+    ) -> Outcome:
         path, lineno, _ = item.location
         frame = Frame(
             path=path,
@@ -284,7 +266,7 @@ class Controller:
         verdicts = judge(record.stories)
         if problems:
             verdicts["teardown"] = add_problems(verdicts["teardown"], problems)
-        return _Outcome(verdicts, record.stories, frame, properties_of(record.stories, plan.kind))
+        return Outcome(verdicts, record.stories, frame, properties_of(record.stories, plan.kind))
 
     def _make_tmp_path(self, item: pytest.Item) -> Path:
         """Make the folder that all ranks share, as ``tmp_path`` names it; only name it if no fixture asks for it."""
@@ -360,20 +342,6 @@ def _lost_before(world: LiveWorld, record: TestRecord, timeout: float) -> list[s
     ]
 
 
-def _hidden_failure(outcome: _Outcome, when: str) -> PhaseVerdict | None:
-    """Return the failure of ranks that an exception of a hook would hide: after setup there will be no call."""
-    phases = ("setup", "call") if when == "setup" else (when,)
-    verdicts = [outcome.verdicts[phase] for phase in phases if phase in outcome.verdicts]
-    return next((verdict for verdict in verdicts if verdict.outcome == "failed"), None)
-
-
-def _exceptions_of(verdict: PhaseVerdict, report: pytest.TestReport) -> list[stand_ins.Description]:
-    """Describe the exception that is the cause; a rank that died or hung has none, there the summary line is one."""
-    cause = verdict.troubles[0].report if verdict.troubles else None
-    chain: list[stand_ins.Description] = getattr(cause, EXCEPTIONS, [])
-    return chain or [(stand_ins.name_of(RanksFailed), pytest_bridge.summary_line(report))]
-
-
 def _fail(item: pytest.Item, reason: Exception) -> NoReturn:
     """Fail a test that never began, whatever failure of its body was expected."""
     pytest_bridge.forget_xfail(item)
@@ -384,17 +352,3 @@ def _replace_phases(item: pytest.Item, controller: Controller) -> None:
     """Have pytest's runner call the controller for this item; the protocol and every plugin around it stay."""
     for phase in ("setup", "runtest", "teardown"):
         setattr(item, phase, functools.partial(getattr(controller, phase), item))
-
-
-def _next_of_world(items: Sequence[pytest.Item]) -> dict[pytest.Item, int]:
-    """Return for each static item the index of the next one that is planned for the same world."""
-    following: dict[pytest.Item, int] = {}
-    last_seen: dict[tuple[int, str, str], int] = {}
-    for index in range(len(items) - 1, -1, -1):
-        plan = plan_of(items[index])
-        if plan is None or plan.kind != "static":
-            continue
-        if plan.world_key in last_seen:
-            following[items[index]] = last_seen[plan.world_key]
-        last_seen[plan.world_key] = index
-    return following

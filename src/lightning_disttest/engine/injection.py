@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from lightning_disttest.engine import processes
-from lightning_disttest.engine.context import own_rank
+from lightning_disttest.engine.context import default_group, own_rank
 from lightning_disttest.engine.messages import FaultAnnounced
 from lightning_disttest.errors import FaultMisused, FaultRefused
 from lightning_disttest.reporting.stories import name_ranks
@@ -342,7 +342,7 @@ class Fault:
 
 def find_rank(trainer_rank: int | None) -> int:
     """Return the rank of this process: that of the default group, else that of its Trainer, else that of the test."""
-    group = _default_group()
+    group = default_group()
     if group is not None:
         return int(group.get_rank())
     context = own_rank()
@@ -351,14 +351,8 @@ def find_rank(trainer_rank: int | None) -> int:
 
 def find_world_size() -> int:
     """Return the number of ranks of the default group, else of this test."""
-    group = _default_group()
+    group = default_group()
     if group is not None:
         return int(group.get_world_size())
     context = own_rank()
     return context.world_size if context is not None else 1
-
-
-def _default_group() -> Any:
-    """Return torch.distributed if it has a default group, else None."""
-    dist: Any = sys.modules.get("torch.distributed")
-    return dist if dist is not None and dist.is_available() and dist.is_initialized() else None

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from lightning_disttest.engine import processes
 from lightning_disttest.engine.context import leave_rank
+from lightning_disttest.engine.exceptions import text_of
 from lightning_disttest.reporting.raised import RaisedError
 
 if TYPE_CHECKING:
@@ -115,7 +116,7 @@ def describe_error(error: BaseException) -> RaisedError:
         whole = "".join(["Traceback (most recent call last):\n", *traceback.format_tb(frames), message])
     return RaisedError(
         name=name,
-        text=_text_of(error),
+        text=text_of(error),
         traceback=whole,
         message=message.strip(),
         path=last[0].filename if last else "",
@@ -124,10 +125,3 @@ def describe_error(error: BaseException) -> RaisedError:
         leaves=isinstance(error, _LEAVING),
         exits=not isinstance(error, Exception),
     )
-
-
-def _text_of(error: BaseException) -> str:
-    try:
-        return str(error)
-    except Exception as problem:  # noqa: BLE001  a user's __str__ may raise anything
-        return f"<text unavailable: {type(problem).__name__}>"

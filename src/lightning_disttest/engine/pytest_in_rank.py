@@ -14,6 +14,7 @@ import pytest
 from _pytest.junitxml import xml_key
 
 from lightning_disttest.engine import hypothesis_seed, stand_ins
+from lightning_disttest.engine.exceptions import first_of_chain
 from lightning_disttest.engine.messages import PhasePassed, ReportMade, SuitePropertyRecorded, WarningRecorded
 from lightning_disttest.engine.pytest_bridge import HookSwitch, tmp_path_factory
 from lightning_disttest.reporting.stories import EXCEPTIONS, is_subreport
@@ -85,7 +86,7 @@ class Recorder:
             report = yield
         except BaseException as error:
             if call.excinfo is not None:
-                _first_of_chain(error).__context__ = call.excinfo.value
+                first_of_chain(error).__context__ = call.excinfo.value
             raise
         if report.failed and call.excinfo is not None:
             setattr(report, EXCEPTIONS, stand_ins.describe_chain(call.excinfo.value))
@@ -100,14 +101,6 @@ class Recorder:
             name = stand_ins.name_of(category)
             text, place = str(warning_message.message), warning_message.filename
             self._outbox.send(WarningRecorded(name, text, place, warning_message.lineno, when, nodeid))
-
-
-def _first_of_chain(error: BaseException) -> BaseException:
-    seen: set[int] = set()
-    while (earlier := error.__cause__ or error.__context__) is not None and id(earlier) not in seen:
-        seen.add(id(earlier))
-        error = earlier
-    return error
 
 
 def _stage_after(report: pytest.TestReport) -> str:

@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 
+from lightning_disttest.engine.exceptions import text_of
+
 _LONGEST_CHAIN = 20
 _MEANINGFUL = (pytest.exit.Exception, unittest.SkipTest, bdb.BdbQuit)
 
@@ -25,7 +27,7 @@ def describe_chain(error: BaseException) -> list[Description]:
     chain: list[Description] = []
     current: BaseException | None = error
     while current is not None and len(chain) < _LONGEST_CHAIN:
-        chain.append((name_of(type(current)), _text_of(current)))
+        chain.append((name_of(type(current)), text_of(current)))
         hidden = current.__cause__ is not None or current.__suppress_context__
         current = current.__cause__ if hidden else current.__context__
     return chain
@@ -74,13 +76,6 @@ def _derive(base: type[Exception], name: str, text: str) -> Exception:
     derived: Any = type(name, (base,), own)
     error: Exception = native.__new__(derived, text)  # type: ignore[assignment]
     return error
-
-
-def _text_of(error: BaseException) -> str:
-    try:
-        return str(error)
-    except Exception as problem:  # noqa: BLE001  a user's __str__ may raise anything
-        return f"<text unavailable: {type(problem).__name__}>"
 
 
 def _any_traceback() -> Any:

@@ -81,6 +81,20 @@ def group(items: list[pytest.Item]) -> None:
     items.sort(key=key)
 
 
+def next_of_world(items: Sequence[pytest.Item]) -> dict[pytest.Item, int]:
+    """Return for each static item the index of the next one that is planned for the same world."""
+    following: dict[pytest.Item, int] = {}
+    last_seen: dict[tuple[int, str, str], int] = {}
+    for index in range(len(items) - 1, -1, -1):
+        plan = plan_of(items[index])
+        if plan is None or plan.kind != "static":
+            continue
+        if plan.world_key in last_seen:
+            following[items[index]] = last_seen[plan.world_key]
+        last_seen[plan.world_key] = index
+    return following
+
+
 def summarize(items: list[pytest.Item]) -> list[str]:
     """Return the line that says how many tests run on ranks; none if there are none."""
     plans = [plan for item in items if (plan := plan_of(item)) is not None]

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import difflib
 import functools
-import importlib
-import importlib.util
 import math
 import os
 import shutil
 import signal
-import sys
 import tempfile
 from typing import TYPE_CHECKING, Any
 
 from lightning_disttest.engine.context import own_rank
 from lightning_disttest.engine.injection import Delay, Exit, Fault, Kill, Plan, Stop, Throw, find_rank
 from lightning_disttest.errors import FaultMisused, FaultNeverHappened
+from lightning_disttest.strategies.packages import import_trainers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -24,7 +22,6 @@ if TYPE_CHECKING:
 
     from lightning_disttest.engine.injection import Action
 
-_PACKAGES = ("lightning.pytorch", "pytorch_lightning")
 _BATCH_START = "on_train_batch_start"
 # Methods of a LightningModule that a Trainer calls after the hook ``setup``, and that no callback has.
 MODULE_HOOKS = (
@@ -239,7 +236,7 @@ class TrainerFault(Fault):
 
 def make_fault(plan: Plan, number: int, folder: str, planner: int) -> Any:
     """Return a fault that is a callback of the Lightning packages in use; where none is installed, one for loops."""
-    bases = tuple(module.Callback for module in import_packages())
+    bases = tuple(module.Callback for module in import_trainers())
     if not bases:
         return Fault(plan, number, folder, planner)
     return _make_class(bases, plan.hook)(plan, number, folder, planner)
@@ -260,22 +257,13 @@ def _make_class(bases: tuple[type[Any], ...], hook: str | None) -> Any:
     return type("Fault", (TrainerFault, *bases), methods)
 
 
-def import_packages() -> list[Any]:
-    """Return the Lightning packages that have been imported, else the first that is installed, if there is one."""
-    imported = [sys.modules[name] for name in _PACKAGES if name in sys.modules]
-    if imported:
-        return imported
-    installed = [name for name in _PACKAGES if importlib.util.find_spec(name.partition(".")[0]) is not None]
-    return [importlib.import_module(name) for name in installed[:1]]
-
-
 def _is_hook(callback: type[Any], name: str) -> bool:
     return not name.startswith("_") and callable(vars(callback).get(name))
 
 
 def _known_hooks() -> list[str]:
     """Return the hooks that a Trainer calls, none where Lightning is not installed."""
-    callbacks = [module.Callback for module in import_packages()]
+    callbacks = [module.Callback for module in import_trainers()]
     own = [name for callback in callbacks for name in vars(callback) if _is_hook(callback, name)]
     return sorted({*own, *MODULE_HOOKS}) if callbacks else []
 

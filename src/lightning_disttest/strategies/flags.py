@@ -5,22 +5,21 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from lightning_disttest.imports import when_imported
+from lightning_disttest.strategies.packages import PACKAGES, TRAINER_PACKAGES
 
 if TYPE_CHECKING:
     from types import ModuleType
 
-_PACKAGES = ("lightning.pytorch", "pytorch_lightning")
 _SETS_FLAGS = "_set_torch_flags"  # in the constructor of a Trainer
-_ROOTS = ("lightning.pytorch", "lightning.fabric", "pytorch_lightning", "lightning_fabric")
 # Strategies that make device meshes, whose groups they never destroy.
 _MAKE_GROUPS = {"model_parallel": "ModelParallelStrategy", "fsdp": "FSDPStrategy"}
 
 
 def watch_trainers() -> None:
     """Have what Lightning sets and makes told from what tests do, as soon as Lightning is imported, if it ever is."""
-    for package in _PACKAGES:
+    for package in TRAINER_PACKAGES:
         when_imported(f"{package}.trainer.connectors.accelerator_connector", _patch)
-    for root in _ROOTS:
+    for root in PACKAGES:
         for module in _MAKE_GROUPS:
             when_imported(f"{root}.strategies.{module}", _patch_strategy)
 

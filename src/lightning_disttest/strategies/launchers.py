@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING, Any
 from lightning_disttest.engine.context import current_rank
 from lightning_disttest.errors import RelaunchRefused
 from lightning_disttest.imports import when_imported
+from lightning_disttest.strategies.packages import PACKAGES
 
 if TYPE_CHECKING:
     from types import ModuleType
 
     from lightning_disttest.engine.context import RankContext
 
-# The same launcher lives in four packages: lightning ships copies of the two that are also sold singly.
-PACKAGES = ("lightning.pytorch", "lightning.fabric", "pytorch_lightning", "lightning_fabric")
 _LAUNCHER_MODULE = "strategies.launchers.subprocess_script"
 _GENUINE_POPEN = subprocess.Popen
 

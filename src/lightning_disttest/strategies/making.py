@@ -6,6 +6,8 @@ import functools
 import sys
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from lightning_disttest.engine.context import default_group
+from lightning_disttest.engine.exceptions import first_of_chain
 from lightning_disttest.strategies.fitting import Fitting
 from lightning_disttest.strategies.packages import import_lightning
 from lightning_disttest.strategies.versions import LogVersions
@@ -33,7 +35,7 @@ class Maker:
         self._versions = LogVersions(tmp_path)
         before = _rank_zero()
         self._ends: list[Callable[[], object]] = [lambda: self._restore_rank_zero(before)]
-        if self._fitting.is_plain and not _group_exists():
+        if self._fitting.is_plain and default_group() is None:
             self.at_end(_destroy_group)
 
     def make(self, arguments: Arguments) -> Any:
@@ -63,7 +65,7 @@ class Maker:
             try:
                 self._ends.pop()()
             except Exception as error:  # noqa: BLE001  it is raised below
-                _first_of_chain(error).__context__ = raised
+                first_of_chain(error).__context__ = raised
                 raised = error
         if raised is not None:
             raise raised
@@ -75,26 +77,15 @@ class Maker:
             module.rank_zero_only.rank = self._world.rank if before is None else before
 
 
-def _first_of_chain(error: BaseException) -> BaseException:
-    while (earlier := error.__cause__ or error.__context__) is not None:
-        error = earlier
-    return error
-
-
 def _rank_zero() -> int | None:
     module: Any = sys.modules.get(_RANK_ZERO)
     return None if module is None else getattr(module.rank_zero_only, "rank", None)
 
 
-def _group_exists() -> bool:
-    distributed: Any = sys.modules.get("torch.distributed")
-    return distributed is not None and distributed.is_available() and bool(distributed.is_initialized())
-
-
 def _destroy_group() -> None:
     """Destroy the group that a Trainer or Fabric has made: Lightning keeps it until the process ends."""
-    if _group_exists():
-        sys.modules["torch.distributed"].destroy_process_group()
+    if (distributed := default_group()) is not None:
+        distributed.destroy_process_group()
 
 
 def _finalize_used(logger: Any) -> None:

@@ -11,7 +11,7 @@ from lightning_disttest.engine.context import current_rank
 from lightning_disttest.errors import LaunchedRanksFailed, LaunchRefused
 from lightning_disttest.imports import when_imported
 from lightning_disttest.settings import SETTINGS
-from lightning_disttest.strategies.launchers import PACKAGES
+from lightning_disttest.strategies.packages import PACKAGES
 
 if TYPE_CHECKING:
     from types import ModuleType

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import sys
 from typing import TYPE_CHECKING
 
 from lightning_disttest.errors import MissingPackage
+from lightning_disttest.imports import is_importable
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Sequence
     from types import ModuleType
 
-_PACKAGES = {
-    "trainer_factory": ("lightning.pytorch", "pytorch_lightning"),
-    "fabric_factory": ("lightning.fabric", "lightning_fabric"),
-}
+TRAINER_PACKAGES = ("lightning.pytorch", "pytorch_lightning")
+FABRIC_PACKAGES = ("lightning.fabric", "lightning_fabric")
+# Strategies and launchers live in all four: lightning ships copies of the two that are also sold singly.
+PACKAGES = (*TRAINER_PACKAGES, *FABRIC_PACKAGES)
+_OF_FIXTURE = {"trainer_factory": TRAINER_PACKAGES, "fabric_factory": FABRIC_PACKAGES}
 
 
 def import_lightning(fixture: str) -> ModuleType:
@@ -25,10 +26,9 @@ def import_lightning(fixture: str) -> ModuleType:
     Raises:
         MissingPackage: if there is none.
     """
-    names = _PACKAGES[fixture]
-    for name in [name for name in names if name in sys.modules] or names:
-        if importlib.util.find_spec(name.partition(".")[0]) is not None:
-            return importlib.import_module(name)
+    names = _OF_FIXTURE[fixture]
+    for package in _import_used(names):
+        return package
     raise MissingPackage(fixture, names)
 
 
@@ -38,6 +38,18 @@ def import_for(fixtures: Collection[str]) -> None:
     Raises:
         MissingPackage: if one is not installed.
     """
-    for fixture in _PACKAGES:
+    for fixture in _OF_FIXTURE:
         if fixture in fixtures:
             import_lightning(fixture)
+
+
+def import_trainers() -> list[ModuleType]:
+    """Return the packages with a Trainer that have been imported, else the first that is installed, if there is one."""
+    return _import_used(TRAINER_PACKAGES)
+
+
+def _import_used(names: Sequence[str]) -> list[ModuleType]:
+    if imported := [module for name in names if (module := sys.modules.get(name)) is not None]:
+        return imported
+    installed = [name for name in names if is_importable(name.partition(".")[0])]
+    return [importlib.import_module(name) for name in installed[:1]]
