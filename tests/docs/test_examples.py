@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 def test_examples_pass() -> None:
     """The folder has plain, distributed and standalone tests, and all of them pass without a warning."""
     output = run_command("pytest examples", ROOT)
-    assert lines_with(output, "disttest: 5 static in 2 worlds, 1 standalone (start method: fork)"), output
+    assert lines_with(output, "disttest: 7 static in 3 worlds, 1 standalone (start method: fork)"), output
     assert lines_with(output, "= 12 passed in "), output
 
 
