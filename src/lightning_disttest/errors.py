@@ -297,7 +297,9 @@ class InvalidTolerance(DisttestError, ValueError):
     """Raised by ``world.record`` for a tolerance that is no finite number of 0 or more."""
 
     def __init__(self, name: str, argument: str, value: object) -> None:
-        super().__init__(f"world.record({name!r}, ...): {argument} is {value!r}; it has to be a number, 0 or more")
+        super().__init__(
+            f"world.record({name!r}, ...): {argument} is {value!r}; it has to be a finite number, 0 or more"
+        )
 
 
 class OneProcessRefused(DisttestError, RuntimeError):
@@ -350,12 +352,9 @@ class StateLeaked(DisttestError):
 class FaultMisused(DisttestError, ValueError):
     """Raised by the fixture ``faults`` and by what it returns for arguments that make no sense."""
 
-    def __init__(self, problem: str) -> None:
-        super().__init__(problem)
-
 
 class FaultRefused(DisttestError):
-    """Raised instead of a fault that would end or stop pytest itself."""
+    """Raised instead of a fault that would end or stop pytest itself; ``what`` is the verb for that."""
 
     def __init__(self, fault: str, what: str) -> None:
         super().__init__(

@@ -160,7 +160,7 @@ TEXTS: list[tuple[errors.DisttestError, str]] = [
     ),
     (
         errors.InvalidTolerance("loss", "rtol", -1),
-        "world.record('loss', ...): rtol is -1; it has to be a number, 0 or more",
+        "world.record('loss', ...): rtol is -1; it has to be a finite number, 0 or more",
     ),
     (
         errors.OneProcessRefused("loss", "t.py::a"),

@@ -54,7 +54,7 @@ class LaunchedFiles:
         return ""
 
     def tell_error(self, error: BaseException) -> None:
-        """Write with what the function was left."""
+        """Write which exception has left the function."""
         self._tell(asdict(describe_error(error)))
 
     def tell_end(self) -> None:
@@ -66,7 +66,7 @@ class LaunchedFiles:
         return Path(self._path("end")).exists()
 
     def told(self) -> RaisedError | None:
-        """Return with what the function was left; None if it came to its end."""
+        """Return the exception that has left the function; None if it came to its end."""
         fields = json.loads(Path(self._path("end")).read_text())
         return RaisedError(**fields) if fields else None
 
@@ -81,7 +81,7 @@ class LaunchedFiles:
 
 @dataclass(frozen=True, slots=True)
 class LaunchedFunction:
-    """A function that a launcher runs in several processes: called as torch calls it, it does nothing else to it."""
+    """A function that a launcher runs in several processes; it is called and left as if by torch itself."""
 
     function: Callable[..., object]
     folder: str

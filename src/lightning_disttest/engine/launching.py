@@ -45,7 +45,7 @@ _EARLY_PART = 0.25
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How long launched processes may run: the grace after a failure, and a time of the monotonic clock or None."""
+    """How long launched processes may run: until a time of the monotonic clock, or None; ``frame`` has the grace."""
 
     frame: LaunchFrame
     deadline: float | None

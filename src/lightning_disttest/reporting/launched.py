@@ -27,7 +27,7 @@ class LaunchedStory:
         rank: its number.
         pid: its process.
         fate: how it left its function: a rank with an ``error`` has died.
-        error: with what its function was left; None if it came to its end, or if nothing is known.
+        error: the exception that has left its function; None if it came to its end, or if nothing is known.
         begun: whether its function had begun.
         came_to_end: whether its function came to its end.
         how: how its process ended, in words; empty if it had not ended by itself.

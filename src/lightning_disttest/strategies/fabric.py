@@ -29,6 +29,7 @@ class FabricMaker(Maker):
 
         Raises:
             WorldMismatch: if the arguments do not fit the world of the test.
+            MissingPackage: if Lightning is not installed.
         """
         __tracebackhide__ = True
         fabric = self.make(arguments)

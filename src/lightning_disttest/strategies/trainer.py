@@ -29,6 +29,7 @@ class TrainerMaker(Maker):
 
         Raises:
             WorldMismatch: if the arguments do not fit the world of the test.
+            MissingPackage: if Lightning is not installed.
         """
         __tracebackhide__ = True
         trainer = self.make(self._quick_and_quiet() | arguments)
