@@ -165,8 +165,8 @@ OPTIONS = (
         "disttest_real_spawn",
         "switch",
         False,
-        "Let ddp_spawn start each of its processes from a new interpreter, also in tests on ranks and stand"
-        "alone tests, where they start from one that has imported torch and Lightning already.",
+        "Let ddp_spawn start each of its processes from a new interpreter, also in standalone tests, where they start "
+        "from one that has imported torch and Lightning already.",
     ),
     Option(
         "--disttest-warm-spawn-everywhere",

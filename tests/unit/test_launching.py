@@ -7,6 +7,8 @@ import multiprocessing
 import os
 import re
 import signal
+import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -17,6 +19,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import psutil
 import pytest
 
 from lightning_disttest.engine import launching, running_tests
@@ -233,6 +236,31 @@ def test_process_that_does_not_end_after_its_function() -> None:
     assert "came to the end of its function, but its process did not end" in str(
         failure_of(launch(leave_thread, limits, nprocs=1))
     )
+
+
+OWNER = """
+import multiprocessing, os, signal
+from lightning_disttest.engine.launching import Limits, start_processes
+from lightning_disttest.reporting.launched import LaunchFrame
+
+def stay(rank):
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    print(os.getpid(), flush=True)
+    signal.pause()
+
+context = multiprocessing.get_context("fork")
+started = start_processes(stay, (), 2, context, Limits(LaunchFrame(1.0, 0.0, 0.0), None))
+started.join()
+"""
+
+
+def test_ranks_end_with_their_launcher() -> None:
+    """When the process that has launched them is killed, ranks end that take no notice of the SIGINT of torch."""
+    with subprocess.Popen([sys.executable, "-c", OWNER], stdout=subprocess.PIPE, text=True) as owner:
+        assert owner.stdout is not None
+        ranks = [psutil.Process(int(owner.stdout.readline())) for _ in range(2)]
+        owner.kill()
+        assert psutil.wait_procs(ranks, timeout=30)[1] == []
 
 
 def test_interrupt_ends_all(folder: Path) -> None:

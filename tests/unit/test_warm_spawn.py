@@ -139,6 +139,16 @@ def start_grandchild() -> int:
     return subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"]).pid
 
 
+def start_grandchild_and_stay(writer: Connection) -> None:
+    """Start a process in a session of its own, tell its pid, and wait to be ended."""
+    program = "import os, signal; os.setsid(); print(flush=True); signal.pause()"
+    grandchild = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE)
+    assert grandchild.stdout is not None
+    grandchild.stdout.readline()
+    writer.send(grandchild.pid)
+    signal.pause()
+
+
 def write_lines() -> None:
     """Write by Python and by descriptor."""
     sys.stdout.write("to stdout\n")
@@ -246,6 +256,21 @@ def test_output_goes_where_the_parents_goes(capfd: pytest.CaptureFixture[str]) -
     out, err = capfd.readouterr()
     assert sorted(out.splitlines()) == ["to descriptor 1", "to stdout"]
     assert err == "to stderr\n"
+
+
+def test_sigterm_ends_the_interpreter_in_order() -> None:
+    """What its processes have started ends too; SIGTERM and the end of its channel may come at the same time."""
+    context = warm_spawn.WarmContext(["colorsys"])
+    reader, writer = context.Pipe(duplex=False)
+    context.Process(target=start_grandchild_and_stay, args=(writer,)).start()
+    grandchild = reader.recv()
+    interpreter: Any = warm_spawn._interpreter
+
+    interpreter._process.terminate()
+    interpreter._control.end()
+
+    assert interpreter._process.wait(LIMIT_S) == 0
+    assert has_ended(grandchild)
 
 
 def test_what_cannot_be_pickled_fails_before_anything_starts() -> None:

@@ -91,6 +91,8 @@ class LaunchedFunction:
         files = LaunchedFiles(self.folder, rank)
         pid = os.getpid()
         leave_rank()
+        # torch asks for SIGINT, which may not end a rank that hangs.
+        processes.die_with_parent(os.getppid())
         files.keep_stacks()
         try:
             self.function(rank, *args)

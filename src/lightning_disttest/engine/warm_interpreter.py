@@ -62,7 +62,8 @@ class WarmInterpreter:
         self._ended = processes.EndOfChildren()
 
     def run(self) -> None:
-        """Serve until the controller's end of the channel closes; then end every process."""
+        """Serve until the controller's end of the channel closes, or SIGTERM says so; then end every process."""
+        signal.signal(signal.SIGTERM, self._stop)
         try:
             while not self._control.closed:
                 self._wait()
@@ -76,6 +77,10 @@ class WarmInterpreter:
             for pid in list(self._serving):
                 self._reap(pid)
             processes.kill_orphans(keep=(), owner=None)
+
+    def _stop(self, *_: object) -> None:
+        """End the loop; an exception would break off what ends the processes, for which the time is the same."""
+        self._control.closed = True
 
     def _wait(self) -> None:
         channels = (self._control, *self._waiting, *self._serving.values())

@@ -115,5 +115,5 @@ def _context_for(start_method: str) -> Any:
 
 
 def _starts_warm(settings: Settings) -> bool:
-    """Tell whether ``spawn`` starts warm: in ranks and fresh processes, and everywhere if that is wanted."""
+    """Tell whether ``spawn`` starts warm: in fresh processes, and everywhere if that is wanted."""
     return not settings.real_spawn and (settings.warm_spawn_everywhere or current_rank() is not None)
