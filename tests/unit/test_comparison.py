@@ -271,6 +271,18 @@ def test_what_one_process_gives_too_needs_no_table(alone: Tell) -> None:
     assert alone({"x": 1.0, "y": 0}, {"x": 1.05}, {"x": 0.95}, rtol=0.06) == ""
 
 
+def test_what_only_the_one_process_recorded_is_missed(make: Make, record: Record) -> None:
+    """A value that asks for the comparison, and that no rank has recorded, is a difference."""
+    stories = [make.story(rank, records=record({})) for rank in range(2)]
+
+    assert compare_with_one_process(stories, record({"x": 1}, one_process=True)).splitlines() == [
+        "the ranks recorded other values than one process does:",
+        "  x",
+        "    ranks 0-1    (not recorded)",
+        "    one process  1",
+    ]
+
+
 def test_only_names_that_ask_for_it_are_compared_with_one_process(make: Make, record: Record) -> None:
     """A value that is another one on one process by its nature, such as a batch size, can be recorded beside."""
     stories = [make.story(rank, records=record({"x": 2})) for rank in range(2)]

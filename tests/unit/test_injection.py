@@ -89,6 +89,8 @@ def test_words(planned: Plan, name: str, happening: str) -> None:
         ("kill", {"rank": 1, "step": 3.0}, r"step=3\.0 is no number of a step"),
         ("kill", {"rank": 1, "step": 3, "signum": 0}, "signum=0 is no signal that ends a process"),
         ("kill", {"rank": 1, "step": 3, "signum": signal.SIGSTOP}, r"to stop: faults\.stop"),
+        ("kill", {"rank": 1, "step": 3, "signum": signal.SIGCHLD}, "is no signal that ends a process"),
+        ("kill", {"rank": 1, "step": 3, "signum": signal.SIGWINCH}, "is no signal that ends a process"),
         ("kill", {"rank": 1, "hook": ""}, "hook='' is no name of a hook"),
         ("kill", {"rank": 1, "hook": "on_train_bach_start"}, "did you mean 'on_train_batch_start'"),
         ("kill", {"rank": 1, "hook": "on_holiday_with_family"}, "is no hook that a Trainer calls; "),

@@ -211,6 +211,12 @@ def test_who_speaks_of_a_lost_peer(make: Make, error: Exception) -> None:
     assert is_communication_error(make.failed("call", raised_in_torch(error)))
 
 
+def test_port_that_is_taken_is_no_lost_peer(make: Make) -> None:
+    """A rank that cannot listen fails by itself, in the class of error that torch has for lost connections too."""
+    text = "The server socket has failed to listen on any local network address. port: 58091, name: EADDRINUSE"
+    assert not is_communication_error(make.failed("call", raised_in_torch(torch.distributed.DistNetworkError(text))))
+
+
 class RuntimeErrorOfTheSuite(Exception):
     """An error of the tested code, whose name begins like one that torch raises."""
 

@@ -306,7 +306,7 @@ def test_nothing_outlives_the_owner(how: str) -> None:
 
 
 def test_lost_interpreter_takes_its_processes_and_is_replaced() -> None:
-    """When the interpreter is killed its processes end with exit code 255; the next process gets a new one."""
+    """When the interpreter is killed its processes are killed too; the next process gets a new one."""
     process = warm_spawn.WarmContext(["colorsys"]).Process(target=stay_without_a_parent)
     process.start()
     pid = process.pid
@@ -317,10 +317,23 @@ def test_lost_interpreter_takes_its_processes_and_is_replaced() -> None:
     process.join(LIMIT_S)
     interpreter._process.wait(LIMIT_S)
 
-    assert process.exitcode == 255
+    assert process.exitcode == -signal.SIGKILL
     assert has_ended(pid)
     assert call(os.getpid) != os.getpid()
     assert warm_spawn._interpreter is not interpreter
+
+
+def test_start_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An interpreter that is stopped is an error after a while."""
+    assert call(os.getpid) != os.getpid()
+    interpreter: Any = warm_spawn._interpreter
+    monkeypatch.setattr(warm_spawn, "_START_S", 0.2)
+    interpreter._process.send_signal(signal.SIGSTOP)
+    try:
+        with pytest.raises(WarmInterpreterLost, match=r"it has not answered for 0\.2 s"):
+            warm_spawn.WarmContext(["colorsys"]).Process(target=stay).start()
+    finally:
+        interpreter._process.send_signal(signal.SIGCONT)
 
 
 @pytest.mark.parametrize(

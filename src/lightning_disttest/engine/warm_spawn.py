@@ -42,8 +42,8 @@ if TYPE_CHECKING:
 
 _FILES_AT_ONCE = 16
 _END_S = 5.0
+_START_S = 60.0  # in which it may still be importing
 _LAST_BYTES = 2000
-_LOST = 255
 _NO_ANSWER = "it has ended"
 _PROGRAM = """
 import json, sys
@@ -172,7 +172,7 @@ class _Popen(multiprocessing.popen_fork.Popen):
         if not isinstance(message, ProcessEnded):
             # The interpreter has ended. Its processes end with it, but torch weakens that to a SIGINT.
             processes.signal_process(self.pid, signal.SIGKILL, group=True)
-            return _LOST
+            return -signal.SIGKILL
         return os.waitstatus_to_exitcode(message.status)
 
     def _send_signal(self, sig: int) -> None:
@@ -204,6 +204,8 @@ class _Popen(multiprocessing.popen_fork.Popen):
             raise WarmInterpreterLost(_NO_ANSWER) from None
 
     def _take_pid(self) -> int:
+        if not multiprocessing.connection.wait([self.sentinel], _START_S):
+            raise WarmInterpreterLost(f"it has not answered for {_START_S:g} s")
         answer = self._channel.receive()
         if not isinstance(answer, ProcessSpawned) or answer.problem:
             raise WarmInterpreterLost(answer.problem if isinstance(answer, ProcessSpawned) else _NO_ANSWER)

@@ -17,6 +17,8 @@ _COMMUNICATION = re.compile(
     r"|failed to pass monitoredBarrier"
     r"|Timed out (after )?(waiting|\d+ms waiting)|[Ss]ocket [Tt]imeout|wait timeout after \d+ms"
 )
+# No peer is gone when a rank cannot open a socket of its own.
+_OF_THIS_MACHINE = re.compile(r"EADDRINUSE|EMFILE|[Aa]ddress already in use|failed to listen|Too many open files")
 _NUMBERS_OF_ITS_OWN = re.compile(r"0x[0-9a-f]+|(?<=^Thread )\d+", re.MULTILINE)
 
 
@@ -45,7 +47,7 @@ def says_peer_is_gone(path: str, message: str) -> bool:
     """Tell whether an error is only the echo of a peer's end, by the file that raised it and its type and text."""
     if _TORCH_FILE.search(path) is None or _COMMUNICATION_TYPE.match(message) is None:
         return False  # an error of the test's own code is none, whatever it says
-    return _COMMUNICATION.search(message) is not None
+    return _COMMUNICATION.search(message) is not None and _OF_THIS_MACHINE.search(message) is None
 
 
 def without_own_numbers(text: str) -> str:

@@ -48,12 +48,18 @@ def compare_records(stories: Sequence[RankStory]) -> str:
 
 def compare_with_one_process(stories: Sequence[RankStory], records: Mapping[str, Recorded]) -> str:
     """Return a table of the values for which that is asked and that are not those of one process; empty if all are."""
-    blocks = (
+    blocks = [
         block
         for name, recorded in stories[0].records.items()
         if recorded.one_process
         for block in _blocks_of_one(name, {story.rank: story.records[name] for story in stories}, records.get(name))
-    )
+    ]
+    ranks = _Row(tuple(story.rank for story in stories), MISSING)
+    blocks += [
+        [f"  {name}", *_lines([ranks, _Row((), _outline(name, recorded))])]
+        for name, recorded in records.items()
+        if recorded.one_process and name not in stories[0].records
+    ]
     return _table(_ONE_DIFFERS, blocks)
 
 

@@ -51,7 +51,8 @@ MODULE_HOOKS = (
     "val_dataloader",
     "validation_step",
 )
-_NOT_FOR_KILL = (signal.SIGSTOP, signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU, signal.SIGCONT)
+_STOPPING = (signal.SIGSTOP, signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU)
+_NOT_FOR_KILL = (*_STOPPING, signal.SIGCONT, signal.SIGCHLD, signal.SIGURG, signal.SIGWINCH)
 
 
 class Faults:
