@@ -35,12 +35,11 @@ def import_lightning(fixture: str) -> ModuleType:
 def import_for(fixtures: Collection[str]) -> None:
     """Import the packages that some fixtures need, so that ranks that are forked later have them.
 
-    Raises:
-        MissingPackage: if one is not installed.
+    One that is not installed is left to the fixture, which fails the tests that use it and no others.
     """
-    for fixture in _OF_FIXTURE:
+    for fixture, names in _OF_FIXTURE.items():
         if fixture in fixtures:
-            import_lightning(fixture)
+            _import_used(names)
 
 
 def import_trainers() -> list[ModuleType]:
