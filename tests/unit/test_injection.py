@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import pickle
 import signal
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -91,9 +92,13 @@ def test_words(planned: Plan, name: str, happening: str) -> None:
         ("kill", {"rank": 1, "step": 3, "signum": signal.SIGSTOP}, r"to stop: faults\.stop"),
         ("kill", {"rank": 1, "step": 3, "signum": signal.SIGCHLD}, "is no signal that ends a process"),
         ("kill", {"rank": 1, "step": 3, "signum": signal.SIGWINCH}, "is no signal that ends a process"),
-        ("kill", {"rank": 1, "hook": ""}, "hook='' is no name of a hook"),
+        ("kill", {"rank": 1, "hook": ""}, "faults.kill: hook='' is no name of a hook"),
         ("kill", {"rank": 1, "hook": "on_train_bach_start"}, "did you mean 'on_train_batch_start'"),
-        ("kill", {"rank": 1, "hook": "on_holiday_with_family"}, "is no hook that a Trainer calls; "),
+        (
+            "kill",
+            {"rank": 1, "hook": "on_holiday_with_family"},
+            "faults.kill: hook='on_holiday_with_family' is no hook that a Trainer calls; ",
+        ),
         (
             "exit",
             {"rank": 1, "step": 3, "status": 256},
@@ -193,6 +198,14 @@ def test_callback_of_the_package_in_use(faults: Faults) -> None:
     assert is_overridden("state_dict", other)
     assert other.state_dict() == {}
     assert other.state_key != faults.kill(1, hook="state_dict").state_key
+
+
+def test_method_that_a_module_has_not(faults: Faults) -> None:
+    """A hook of the module that this version of Lightning does not have is refused when the training begins."""
+    fault = faults.error(0, KeyError, hook="configure_model")
+    trainer = SimpleNamespace(global_rank=0, global_step=0, strategy=SimpleNamespace())
+    with pytest.raises(FaultMisused, match=r"faults\.error: hook='configure_model' is no method of SimpleNamespace"):
+        fault.setup(trainer, SimpleNamespace(), "fit")
 
 
 def test_rank_is_that_of_this_process_alone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import time
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
+from unittest.mock import MagicMock
 
 import pytest
 
+from lightning_disttest.engine import one_process, pytest_bridge
+from lightning_disttest.engine.messages import RunItem
 from lightning_disttest.engine.one_process import is_wanted, judge_one_process
+from lightning_disttest.engine.worlds import WorldSpec
 from lightning_disttest.reporting.leaves import Recorded
 
 if TYPE_CHECKING:
@@ -87,3 +94,30 @@ def test_what_is_no_pass_is_a_failure(make: Make, report: str, first: str) -> No
 
     assert verdict.outcome == "failed"
     assert verdict.disagreement.splitlines()[0] == first
+
+
+def test_it_has_the_time_limit_again(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its rank is told of a new deadline: that of the ranks may be over when it begins."""
+    messages: list[RunItem] = []
+
+    class Run:
+        def __init__(self, *given: Any) -> None:
+            messages.append(given[3])
+
+        def run(self) -> Any:
+            return SimpleNamespace(stories=[make.story(0, *make.passed())], seconds=1.0)
+
+    monkeypatch.setattr(one_process, "TestRun", Run)
+    monkeypatch.setattr(pytest_bridge, "retain_tmp_path", lambda *_: None)
+    world: Any = MagicMock()
+    over = time.monotonic() - 1
+    frame = replace(make.frame(2), timeout=60.0)
+    spec = WorldSpec("static", 2, "cpu", "gloo")
+    alone = one_process.OneProcess(world, world, world, world)
+
+    verdict, seconds = alone.run(world, spec, RunItem(0, 1, "/tmp/it", 0, over, 60.0), [make.story(0)], frame)
+
+    assert (verdict.outcome, seconds) == ("passed", 1.0)
+    assert messages[0].next_index is None
+    assert messages[0].deadline is not None
+    assert messages[0].deadline > over + 60

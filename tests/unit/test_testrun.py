@@ -74,8 +74,8 @@ class OneRank:
         settings: Any = SimpleNamespace(grace=0.0, progress=0.01)
         item: Any = SimpleNamespace(config=SimpleNamespace(getoption=lambda *_: False), nodeid="test_it.py::test_it")
         fake: Any = self
-        run = TestRun(fake, fake, world, RunItem(0, None, "", 0), settings, item)
-        [story] = run.run(time.monotonic() + 30).stories
+        run = TestRun(fake, fake, world, RunItem(0, None, "", 0, time.monotonic() + 30), settings, item)
+        [story] = run.run().stories
         return story
 
 

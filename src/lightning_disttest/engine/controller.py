@@ -226,7 +226,7 @@ class Controller:
         self._journal.begin(item.nodeid, command, world.ranks)
         run = TestRun(self._supervisor, pool, world, message, self._settings, item)
         try:
-            record = run.run(deadline)
+            record = run.run()
         except BaseException:
             pool.interrupt(world)
             raise

@@ -1,7 +1,6 @@
-"""The messages between controller, zygote and ranks: frozen, typed, plain data on the wire.
+"""The messages between controller, zygote, ranks and the warm interpreter: frozen, typed, plain data.
 
-Six directions, one union each. A message travels as one JSON object ``{"type": name, ...fields}``, so nothing is
-ever pickled and a field can only hold plain data.
+Six directions, one union each. How they travel is in ``wire``: a field can only hold what JSON can.
 """
 
 from __future__ import annotations

@@ -59,10 +59,10 @@ class OneProcess:
         self._journal.begin(item.nodeid, frame.command, world.ranks)
         # The ranks' files must not be found.
         tmp_path = Path(f"{message.tmp_path}-one-process")
-        alone = dataclasses.replace(message, next_index=None, tmp_path=str(tmp_path))
         deadline = time.monotonic() + frame.timeout if frame.timeout else None
+        alone = dataclasses.replace(message, next_index=None, tmp_path=str(tmp_path), deadline=deadline)
         try:
-            record = TestRun(self._supervisor, self._pool, world, alone, self._settings, item).run(deadline)
+            record = TestRun(self._supervisor, self._pool, world, alone, self._settings, item).run()
         except BaseException:
             self._pool.interrupt(world)
             raise

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import psutil
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Collection, Iterable
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -183,6 +183,23 @@ def reap(pid: int) -> int:
         return os.waitpid(pid, 0)[1]
     except ChildProcessError:
         return 0
+
+
+def reap_group(pid: int) -> int:
+    """End the process group that a child leads, and reap the child; return its status."""
+    # Before it is reaped, its pid still names its process group and nobody else's.
+    signal_process(pid, signal.SIGKILL, group=True)
+    return reap(pid)
+
+
+def reap_session(pid: int, others: Collection[int]) -> int:
+    """End what a child has started, also in sessions of its own, and reap the child; return its status.
+
+    ``others`` are the children of this process that go on: nothing of theirs is ended.
+    """
+    status = reap_group(pid)
+    kill_orphans(keep=others, owner=pid if others else None)
+    return status
 
 
 def wait_for_end(pid: int, seconds: float) -> int | None:

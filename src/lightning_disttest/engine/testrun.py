@@ -102,13 +102,13 @@ class TestRun:
         self._hurry_until: float | None = None
         self._arrival = 0
 
-    def run(self, deadline: float | None) -> TestRecord:
-        """Run the test until ``deadline`` (a time of the monotonic clock; None: without limit)."""
+    def run(self) -> TestRecord:
+        """Run the test, at most until the deadline that its ranks are told of as well."""
         begin = time.monotonic()
         for progress in self._ranks:
             progress.handle.files.begin_test()
             progress.handle.send(self._message)
-        fate = self._listen(deadline)
+        fate = self._listen(self._message.deadline)
         unfinished = [progress for progress in self._ranks if not progress.done]
         for progress in self._ranks:
             progress.stage = progress.handle.files.stage()  # the signal for stacks may break off what a rank waits in

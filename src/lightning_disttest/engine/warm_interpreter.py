@@ -150,10 +150,8 @@ class WarmInterpreter:
 
     def _reap(self, pid: int) -> None:
         """End the session of a process, reap it, and tell its owner."""
-        processes.signal_process(pid, signal.SIGKILL, group=True)
-        status = processes.reap(pid)
         connection = self._serving.pop(pid)
-        processes.kill_orphans(keep=self._serving, owner=pid if self._serving else None)
+        status = processes.reap_session(pid, others=self._serving)
         if not connection.closed:
             with contextlib.suppress(OSError):
                 connection.send(ProcessEnded(status))

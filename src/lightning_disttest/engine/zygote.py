@@ -100,17 +100,12 @@ class Zygote:
     def _reap_ended(self) -> None:
         ended = [pid for pid in self._tokens if processes.has_ended(pid)]
         for pid in ended:
-            # Before it is reaped, its pid still names its process group and nobody else's.
-            processes.signal_process(pid, signal.SIGKILL, group=True)
             token = self._tokens.pop(pid)
-            status = processes.reap(pid)
-            processes.kill_orphans(keep=self._tokens, owner=pid if self._tokens else None)
-            self._tell(RankEnded(token, status))
+            self._tell(RankEnded(token, processes.reap_session(pid, others=self._tokens)))
 
     def _end_all(self) -> None:
         for pid in self._tokens:
-            processes.signal_process(pid, signal.SIGKILL, group=True)
-            processes.reap(pid)
+            processes.reap_group(pid)
         processes.kill_orphans(keep=(), owner=None)
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from lightning_disttest.errors import RankFailure
 from lightning_disttest.reporting.causes import Kind, place_in_order, says_peer_is_gone, without_own_numbers
-from lightning_disttest.reporting.stories import Fate, RankStory, name_ranks, trim_stacks
+from lightning_disttest.reporting.stories import Fate, RankStory, headline, name_ranks, trim_stacks
 from lightning_disttest.reporting.waiting import describe_state
 from lightning_disttest.settings import find_option
 
@@ -166,9 +166,8 @@ def _first_line(group: Sequence[LaunchedStory], count: int, frame: LaunchFrame) 
 
 
 def _title(group: Sequence[LaunchedStory], count: int, frame: LaunchFrame, *, is_cause: bool) -> str:
-    pids = ", ".join(str(story.pid) for story in sorted(group, key=lambda story: story.rank))
-    role = " <- the cause" if is_cause and count > 1 else ""
-    return f"______ {_who(group, count)} (pid {pids}): {_what(group, frame)}{role} ______"
+    pids = [story.pid for story in sorted(group, key=lambda story: story.rank)]
+    return headline(_who(group, count), pids, _what(group, frame), is_cause=is_cause and count > 1)
 
 
 def _what(group: Sequence[LaunchedStory], frame: LaunchFrame) -> str:

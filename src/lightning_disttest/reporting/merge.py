@@ -21,6 +21,7 @@ from lightning_disttest.reporting.stories import (
     PHASES,
     Fate,
     RankStory,
+    headline,
     is_subreport,
     name_ranks,
     trim_stacks,
@@ -221,9 +222,8 @@ def _title(group: Sequence[Trouble], frame: Frame, *, is_cause: bool) -> str:
     who = _who(group, frame)
     if frame.world_size > 1:
         who += f" of {frame.world_size}"
-    pids = ", ".join(str(trouble.story.pid) for trouble in sorted(group, key=lambda trouble: trouble.story.rank))
-    role = " <- the cause" if is_cause and frame.world_size > 1 else ""
-    return f"______ {who} (pid {pids}): {_what(group, frame)}{role} ______"
+    pids = [trouble.story.pid for trouble in sorted(group, key=lambda trouble: trouble.story.rank)]
+    return headline(who, pids, _what(group, frame), is_cause=is_cause and frame.world_size > 1)
 
 
 def _who(group: Sequence[Trouble], frame: Frame) -> str:

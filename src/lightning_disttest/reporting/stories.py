@@ -154,6 +154,12 @@ def name_ranks(ranks: Sequence[int]) -> str:
     return f"rank{'s' if len(ranks) > 1 else ''} {names}"
 
 
+def headline(who: str, pids: Sequence[int], what: str, *, is_cause: bool) -> str:
+    """Return the line above what is shown of some ranks: who they are, their processes, and what became of them."""
+    role = " <- the cause" if is_cause else ""
+    return f"______ {who} (pid {', '.join(map(str, pids))}): {what}{role} ______"
+
+
 def is_subreport(report: pytest.TestReport) -> bool:
     """Tell whether a report is that of a subtest (pytest's own or pytest-subtests')."""
     return hasattr(report, "context")

@@ -144,7 +144,7 @@ class Faults:
         if step is not None and not _is_number(step):
             raise FaultMisused(f"faults.{action.name}: step={step!r} is no number of a step, which begin with 0")
         if hook is not None:
-            _check_hook(hook)
+            _check_hook(action.name, hook)
         self._folder = self._folder or tempfile.mkdtemp(prefix="disttest-faults-", dir=self._base)
         fault = make_fault(Plan(action, ranks, step, hook), len(self._planned), self._folder, os.getpid())
         self._planned.append(fault)
@@ -171,11 +171,16 @@ class TrainerFault(Fault):
         return f"{self._plan}, fault {self._number}"
 
     def setup(self, trainer: Any = None, pl_module: Any = None, stage: str = "") -> None:  # noqa: ARG002
-        """Look whether the fault can happen in this Trainer, and whether its hook is to be wrapped."""
+        """Look whether the fault can happen in this Trainer, and whether its hook is to be wrapped.
+
+        Raises:
+            FaultMisused: if a Trainer calls no such hook, or the module has no such method.
+            FaultRefused: if the fault would end or stop pytest itself.
+        """
         __tracebackhide__ = True
         self._trainer, hook = trainer, self._plan.hook
         if hook is not None and trainer is not None and hook not in _known_hooks():
-            raise _unknown_hook(hook)
+            raise _unknown_hook(self._plan.action.name, hook)
         if trainer is not None and self._plan.concerns(find_rank(trainer.global_rank)):
             self._refuse_in_pytest()
         if hook in MODULE_HOOKS and pl_module is not None:
@@ -269,21 +274,25 @@ def _known_hooks() -> list[str]:
     return sorted({*own, *MODULE_HOOKS}) if callbacks else []
 
 
-def _check_hook(hook: str) -> None:
-    """Refuse what can be no hook; names that do not begin like hooks of Lightning may be those of a user's loop."""
+def _check_hook(name: str, hook: Any) -> None:
+    """Refuse what can be no hook; names that do not begin like hooks of Lightning may be those of a user's loop.
+
+    Raises:
+        FaultMisused: if that is no name, or one like those of Lightning's hooks that none of them has.
+    """
     if not isinstance(hook, str) or not hook:
-        raise FaultMisused(f"hook={hook!r} is no name of a hook")
+        raise FaultMisused(f"faults.{name}: hook={hook!r} is no name of a hook, such as 'on_train_batch_end'")
     known = _known_hooks()
     if known and hook.startswith("on_") and hook not in known:
-        raise _unknown_hook(hook)
+        raise _unknown_hook(name, hook)
 
 
-def _unknown_hook(hook: str) -> FaultMisused:
+def _unknown_hook(name: str, hook: str) -> FaultMisused:
     near = difflib.get_close_matches(hook, _known_hooks(), n=3)
     advice = (
         f"did you mean {' or '.join(map(repr, near))}?" if near else "see the hooks of Callback and LightningModule"
     )
-    return FaultMisused(f"hook={hook!r} is no hook that a Trainer calls; {advice}")
+    return FaultMisused(f"faults.{name}: hook={hook!r} is no hook that a Trainer calls; {advice}")
 
 
 def _check_ranks(name: str, rank: Any) -> tuple[int, ...] | None:
@@ -326,7 +335,10 @@ def _wrap(module: Any, name: str, fault: TrainerFault) -> None:
         return
     genuine = getattr(module, name, None)
     if genuine is None:
-        raise FaultMisused(f"hook={name!r}: {type(module).__name__} has no such method")
+        raise FaultMisused(
+            f"faults.{fault.plan.action.name}: hook={name!r} is no method of {type(module).__name__} in this version "
+            "of Lightning; take another hook"
+        )
 
     @functools.wraps(genuine)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
