@@ -24,7 +24,7 @@ _BELOW_THE_TEST = re.compile(r"^ .*([(/\\](_pytest|pluggy)[/\\]|lightning_distte
 _OWN_PACKAGE = f"{Path(__file__).parents[1]}{os.sep}"  # not by its name: users may have folders of that name
 _LIBRARY = re.compile(r"[/\\](site-packages|dist-packages|lib[/\\]python3[.]\d+)[/\\]|^<")
 _OWN_THREAD = re.compile(r"lightning_disttest[/\\]engine[/\\]answering\.py|<no Python frame>")
-_BACKWARD = ("_engine_run_backward", "backward")  # the second in versions of torch without the first
+_BACKWARD = "_engine_run_backward"
 EXCEPTIONS = "disttest_exceptions"  # attribute of a failed report: classes and texts, for ``engine.stand_ins``
 PHASES = ("setup", "call", "teardown")
 
@@ -117,7 +117,7 @@ class RankStory:
     def is_in_backward(self) -> bool:
         """Whether it is in the engine of a backward pass, where DistributedDataParallel waits for its gradients."""
         path, function = self._innermost
-        return "/torch/autograd/" in path and function in _BACKWARD
+        return "/torch/autograd/" in path and function == _BACKWARD
 
     @property
     def waits_for_others(self) -> bool:
